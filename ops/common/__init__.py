@@ -1,0 +1,2 @@
+"""What the libraries of all ops share: which backend a tensor is on, kernel launches, argument
+checks."""

@@ -1,0 +1,129 @@
+"""Which backend a tensor's kernels run on, and how many programs a persistent grid has there.
+
+A backend's name is the device name used everywhere in this repository: `cpu-reference` (Triton's
+interpreter), `npu-arch32`, `npu-arch35` (Huawei Ascend, by the chip's name) and `cuda`.
+"""
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator
+
+import torch
+import triton
+
+CPU_REFERENCE = "cpu-reference"
+NPU_ARCH32 = "npu-arch32"
+NPU_ARCH35 = "npu-arch35"
+CUDA = "cuda"
+BACKENDS = (CPU_REFERENCE, NPU_ARCH32, NPU_ARCH35, CUDA)
+
+# Chip names as torch_npu reports them: 910B1..910B4 and 910_93xx ("A2", "A3"); 950xx and its
+# compiler name 910_95xx ("A5").
+_ARCHITECTURES = (
+    (re.compile(r"Ascend910(B\d|_93\d\d)", re.IGNORECASE), NPU_ARCH32),
+    (re.compile(r"Ascend(950|910_95\d\d)", re.IGNORECASE), NPU_ARCH35),
+)
+
+_program_limit: int | None = None
+
+
+@triton.jit
+def _probe():
+    pass
+
+
+# Triton decides at decoration time whether a kernel is interpreted, so the environment at a later
+# time says nothing.
+INTERPRETED = type(_probe).__name__ == "InterpretedFunction"
+
+
+def architecture(chip_name: str) -> str:
+    """The backend of an Ascend chip, e.g. `Ascend910B2` -> `npu-arch32`.
+
+    Raises:
+        NotImplementedError: no kernel is written for this chip.
+    """
+    for pattern, name in _ARCHITECTURES:
+        if pattern.match(chip_name):
+            return name
+    raise NotImplementedError(
+        f"no kernel is implemented for the NPU {chip_name!r}; implemented are "
+        f"{NPU_ARCH32} (Ascend910B*, Ascend910_93*) and {NPU_ARCH35} (Ascend950*, Ascend910_95*)"
+    )
+
+
+def backend_of(tensor: torch.Tensor) -> str:
+    """The name of the backend that runs kernels on this tensor.
+
+    Raises:
+        RuntimeError: a CPU tensor without Triton's interpreter, or a device tensor with it.
+        NotImplementedError: a device, or an NPU architecture, without an implementation.
+    """
+    kind = tensor.device.type
+    if kind == "cpu":
+        if not INTERPRETED:
+            raise RuntimeError(
+                "CPU tensors run only in Triton's interpreter: set TRITON_INTERPRET=1 before "
+                "triton is imported, or pass tensors that are on an NPU or a CUDA device"
+            )
+        return CPU_REFERENCE
+    if kind not in ("npu", "cuda"):
+        raise NotImplementedError(
+            f"no kernel is implemented for tensors on {tensor.device}; allowed: cpu, npu, cuda"
+        )
+    if INTERPRETED:
+        raise RuntimeError(
+            "TRITON_INTERPRET=1 was set when triton was imported, so kernels run on the CPU, but "
+            f"the tensors are on {tensor.device}: unset it, or pass CPU tensors"
+        )
+    if kind == "cuda":
+        return CUDA
+    return architecture(torch.npu.get_device_name(tensor.device))
+
+
+def core_count(name: str) -> int:
+    """Programs a persistent grid should have on the current device of a backend; `limit_programs`
+    caps it.
+
+    NPU: the cube cores (each brings two vector cores). CUDA: 8 per multiprocessor, more than are
+        ever resident at once, so that
+    none idles whatever a program's size. cpu-reference: 4, so that the interpreter also walks
+    several tasks per program.
+    """
+    count = _core_count(name)
+    return count if _program_limit is None else min(count, _program_limit)
+
+
+def _core_count(name: str) -> int:
+    if name == CPU_REFERENCE:
+        return 4
+    if name == CUDA:
+        return _cuda_core_count(torch.cuda.current_device())
+    if name in (NPU_ARCH32, NPU_ARCH35):
+        return _npu_core_count(torch.npu.current_device())
+    raise ValueError(f"backend: got {name!r}, allowed: {', '.join(BACKENDS)}")
+
+
+@functools.cache
+def _cuda_core_count(device: int) -> int:
+    return 8 * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def _npu_core_count(device: int) -> int:
+    properties = triton.runtime.driver.active.utils.get_device_properties(device)
+    return int(properties["num_aicore"])
+
+
+@contextlib.contextmanager
+def limit_programs(count: int) -> Iterator[None]:
+    """Caps core_count() inside the block: another launch grid must not change a result's bits."""
+    global _program_limit
+    if count < 1:
+        raise ValueError(f"count: got {count}, allowed: 1 or more")
+    previous, _program_limit = _program_limit, count
+    try:
+        yield
+    finally:
+        _program_limit = previous

@@ -1,0 +1,119 @@
+"""Kernel launches: planned as data, so that a tool can compile exactly what a call would launch,
+then run.
+
+Every launch of every op goes through `Launch.run`, where tests and tools can watch it.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ops.common import backend
+
+# A grid of 65536 programs or more is refused by Ascend's runtime. Persistent grids never come near
+# it, so the limit holds everywhere.
+MAX_PROGRAMS = 65535
+
+_recordings: list[list["Launch"]] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    Attributes:
+        kernel: the function decorated with triton.jit.
+        backend: one of ops.common.backend.BACKENDS.
+        grid: programs per axis, 1 to 3 axes, at least 1 and at most 65535 programs in all.
+        args: run-time arguments by name: tensors, integers, or None for an absent tensor.
+        constants: tl.constexpr arguments by name.
+        options: compiler options by name, such as num_warps on CUDA.
+    """
+
+    kernel: Any
+    backend: str
+    grid: tuple[int, ...]
+    args: Mapping[str, torch.Tensor | int | None]
+    constants: Mapping[str, int | bool]
+    options: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        return self.kernel.__name__
+
+    @property
+    def programs(self) -> int:
+        count = 1
+        for axis in self.grid:
+            count *= axis
+        return count
+
+    def signature(self) -> dict[str, str]:
+        """Triton's type of each run-time argument, such as '*fp16' or 'i32'; absent tensors are
+        left out: they are constants."""
+        return {
+            name: _triton_type(name, value)
+            for name, value in self.args.items()
+            if value is not None
+        }
+
+    def run(self) -> None:
+        """Launches the kernel, asynchronously where the device works that way.
+
+        Raises:
+            ValueError: an empty grid or one above MAX_PROGRAMS.
+        """
+        if not 1 <= len(self.grid) <= 3 or not 0 < self.programs <= MAX_PROGRAMS:
+            raise ValueError(
+                f"grid of {self.name}: got {self.grid}, "
+                f"allowed: 1 to 3 axes, 1 to {MAX_PROGRAMS} programs in all"
+            )
+        for recording in _recordings:
+            recording.append(self)
+        args = self.args
+        if self.backend == backend.CPU_REFERENCE:
+            args = {name: _base_only(value) for name, value in args.items()}
+        self.kernel[self.grid](**args, **self.constants, **self.options)
+
+
+@contextlib.contextmanager
+def record() -> Iterator[list[Launch]]:
+    """Collects the launches made inside the block, in order."""
+    launches: list[Launch] = []
+    _recordings.append(launches)
+    try:
+        yield launches
+    finally:
+        # By identity: two recordings with equal contents are different recordings.
+        _recordings[:] = [other for other in _recordings if other is not launches]
+
+
+def _base_only(value):
+    # After a launch the interpreter copies each argument onto itself: that costs time, and raises
+    # for an expanded tensor (stride 0). A one-element view has the same address and type, which is
+    # all that the kernel sees.
+    if isinstance(value, torch.Tensor):
+        return value.detach().as_strided((1,), (1,))
+    return value
+
+
+_TRITON_TYPES = {
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+def _triton_type(name: str, value: torch.Tensor | int) -> str:
+    if isinstance(value, torch.Tensor):
+        if value.dtype not in _TRITON_TYPES:
+            raise ValueError(
+                f"{name}: got dtype {value.dtype}, allowed: {', '.join(map(str, _TRITON_TYPES))}"
+            )
+        return _TRITON_TYPES[value.dtype]
+    return "i32" if -(2**31) <= value < 2**31 else "i64"

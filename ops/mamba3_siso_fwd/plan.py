@@ -1,0 +1,115 @@
+"""Tile sizes, grid and compile-time constants for a call. Pure: plain Python in, plain Python out,
+no torch, no triton."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from ops.mamba3_siso_fwd import problem as problem_lib
+
+# Names of ops.common.backend, repeated here because that module imports torch and triton; plan_test
+# compares them.
+CPU_REFERENCE = "cpu-reference"
+CUDA = "cuda"
+
+_MIN_BLOCK_K = 32  # two halves of 16: the smallest side of a matrix product that every device takes
+_MIN_BLOCK_V = 16
+_MAX_TASKS = 2**31 - 2**16  # the kernel's task counter is an int32 that steps by up to 2^16
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How one kernel launch computes a problem.
+
+    Attributes:
+        programs: size of the one-dimensional persistent grid.
+        num_tasks: (batch, head, V tile) combinations; program p does p, p + programs, p + 2
+            programs, ...
+        constants: the kernel's tl.constexpr arguments.
+        options: compiler options.
+        stage_output: the kernel stores fp32 and torch rounds to the output's dtype afterwards.
+    """
+
+    programs: int
+    num_tasks: int
+    constants: Mapping[str, int | bool]
+    options: Mapping[str, int]
+    stage_output: bool
+
+
+def make_plan(problem: problem_lib.Problem, backend: str, cores: int) -> Plan:
+    """Plans the launch for a problem that is not empty.
+
+    Args:
+        problem: the checked call.
+        backend: name of the backend, see ops.common.backend.
+        cores: programs that a persistent grid should have there.
+
+    Raises:
+        ValueError: more (batch, head, V tile) combinations than the kernel can count.
+    """
+    block_t, block_k, block_v = _tiles(problem)
+    num_tasks = problem.B * problem.H * _ceil_div(problem.V, block_v)
+    if num_tasks > _MAX_TASKS:
+        raise ValueError(
+            f"B * H * ceil(V / {block_v}): got {num_tasks}, "
+            f"allowed: up to {_MAX_TASKS} tiles of work"
+        )
+    # Triton's interpreter multiplies bf16 matrices as if they were integers and truncates where it
+    # should round to bf16 (triton 3.2). There, and only there, bf16 operands stay in fp32 and the
+    # output is rounded by torch: that device judges the algorithm, not bf16.
+    interpreted_bf16 = backend == CPU_REFERENCE and problem.dtype == problem_lib.BFLOAT16
+    strides = problem.strides
+    constants = {
+        "H": problem.H,
+        "HEADS_PER_GROUP": problem.H // problem.HQ,
+        "K": problem.K,
+        "V": problem.V,
+        "A": problem.A,
+        "Q_STRIDE_S": strides.q[1],
+        "K_STRIDE_S": strides.k[1],
+        "V_STRIDE_S": strides.v[1],
+        "ANGLES_STRIDE_S": strides.angles[1],
+        "Z_STRIDE_S": strides.z[1],
+        "Q_BIAS_STRIDE_H": strides.q_bias,
+        "K_BIAS_STRIDE_H": strides.k_bias,
+        "D_STRIDE_H": strides.d,
+        "BLOCK_T": block_t,
+        "BLOCK_K": block_k,
+        "BLOCK_V": block_v,
+        "HAS_D": problem.has_d,
+        "HAS_Z": problem.has_z,
+        "FP32_DOTS": interpreted_bf16,
+    }
+    return Plan(
+        programs=min(num_tasks, cores),
+        num_tasks=num_tasks,
+        constants=constants,
+        options=_options(block_t, block_k, block_v) if backend == CUDA else {},
+        stage_output=interpreted_bf16,
+    )
+
+
+def _tiles(problem: problem_lib.Problem) -> tuple[int, int, int]:
+    block_k = max(_MIN_BLOCK_K, _next_power_of_two(problem.K))
+    if problem.V % 64 == 0:
+        block_v = 64
+    else:
+        block_v = max(_MIN_BLOCK_V, min(32, _next_power_of_two(problem.V)))
+    block_t = problem.chunk_size
+    if problem.S <= 32 or block_k > 64:
+        block_t = 32
+    return block_t, block_k, block_v
+
+
+def _options(block_t: int, block_k: int, block_v: int) -> dict[str, int]:
+    # num_stages 2 was slower than 1 on pointer loads (H200); 8 warps keep the two fp32 state halves
+    # of a wide K in registers.
+    return {"num_warps": 8 if block_k * block_v >= 128 * 64 else 4, "num_stages": 1}
+
+
+def _next_power_of_two(value: int) -> int:
+    return 1 << (value - 1).bit_length()
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
