@@ -1,2 +1,1 @@
-"""What the libraries of all ops share: which backend a tensor is on, kernel launches, argument
-checks."""
+"""What the libraries of all ops share: backends, kernel launches, argument checks."""

@@ -83,8 +83,7 @@ def backend_of(tensor: torch.Tensor) -> str:
 
 
 def core_count(name: str) -> int:
-    """Programs a persistent grid should have on the current device of a backend; `limit_programs`
-    caps it.
+    """Programs that a persistent grid should have on a backend; `limit_programs` caps it.
 
     NPU: the cube cores (each brings two vector cores). CUDA: 8 per multiprocessor, more than are
         ever resident at once, so that

@@ -1,5 +1,4 @@
-"""Argument checks: each raises a TypeError or ValueError that names the argument, what it got and
-what is allowed."""
+"""Argument checks whose errors name the argument, what it got and what is allowed."""
 
 from collections.abc import Sequence
 
@@ -26,8 +25,7 @@ def check_floating(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_dims(name: str, tensor: torch.Tensor, axes: str) -> None:
-    """Raises ValueError unless the tensor has the axes that the letters in, say, '[B, S, H]'
-    name."""
+    """Raises ValueError unless the tensor has as many axes as, say, '[B, S, H]' names."""
     expected = axes.count(",") + 1
     if tensor.dim() != expected:
         raise ValueError(
@@ -43,8 +41,7 @@ def check_shape(name: str, tensor: torch.Tensor, shape: Sequence[int], axes: str
 
 
 def check_same_device(name: str, tensor: torch.Tensor, device: torch.device, of: str) -> None:
-    """Raises ValueError unless the tensor is on `device`, which is the device of the argument
-    `of`."""
+    """Raises ValueError unless the tensor is on `device`, the device of the argument `of`."""
     if tensor.device != device:
         raise ValueError(
             f"{name}: got device {tensor.device}, allowed: {device}, the device of {of}"
@@ -65,8 +62,7 @@ def check_range(name: str, value: int, low: int, high: int | None = None) -> Non
 
 
 def check_choice(name: str, value: object, allowed: Sequence[int]) -> None:
-    """Raises TypeError for anything but an int (a bool is none), ValueError for an int that is not
-    in `allowed`."""
+    """Raises TypeError for anything but an int (a bool is none), ValueError for another int."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(
             f"{name}: got {value!r} of type {type(value).__name__}, "

@@ -1,5 +1,4 @@
-"""Kernel launches: planned as data, so that a tool can compile exactly what a call would launch,
-then run.
+"""Kernel launches, planned as data so that a tool can compile exactly what a call would launch.
 
 Every launch of every op goes through `Launch.run`, where tests and tools can watch it.
 """
@@ -52,8 +51,10 @@ class Launch:
         return count
 
     def signature(self) -> dict[str, str]:
-        """Triton's type of each run-time argument, such as '*fp16' or 'i32'; absent tensors are
-        left out: they are constants."""
+        """Triton's type of each run-time argument, such as '*fp16' or 'i32'.
+
+        Absent tensors are left out: Triton makes them constants.
+        """
         return {
             name: _triton_type(name, value)
             for name, value in self.args.items()

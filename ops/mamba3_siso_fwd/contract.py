@@ -1,5 +1,4 @@
-"""The argument contract of mamba3_siso_fwd_kernel: every check, and the copies that the kernel's
-layout rules need."""
+"""The argument contract of mamba3_siso_fwd_kernel, and the copies that the kernel's layout needs."""
 
 import dataclasses
 
@@ -16,8 +15,7 @@ _BIAS_DTYPES = (torch.float16, torch.bfloat16, torch.float32)  # what the kernel
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The tensors that a launch reads: last axis with stride 1, biases in a dtype that the kernel
-    converts."""
+    """The tensors that a launch reads: last axes with stride 1, biases in a dtype it converts."""
 
     q: torch.Tensor
     k: torch.Tensor

@@ -84,8 +84,10 @@ def make_launch(
     backend: str,
     plan: plan_lib.Plan,
 ) -> launch_lib.Launch:
-    """The launch that a plan stands for, without launching; tools compile it for a backend that
-    need not be present."""
+    """The launch that a plan stands for, without launching.
+
+    Tools compile it; the plan's backend need not be present, and the tensors may be on any device.
+    """
     strides = problem.strides
     args = {
         "q_ptr": inputs.q,

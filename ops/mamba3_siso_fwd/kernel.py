@@ -22,8 +22,7 @@ RESET = tl.constexpr(-65536.0)
 
 @triton.jit
 def sin_cos(theta):
-    """Sine and cosine of an fp32 tensor in radians: absolute error below 2^-22 for |theta| <= 2^13
-    * pi.
+    """Sine and cosine of fp32 radians; absolute error below 2^-22 for |theta| <= 2^13 * pi.
 
     theta = n * pi + r with |r| <= pi / 2 (Cody and Waite): pi is split into 11 + 11 + 24 bits, so
     the first two products are exact for |n| < 2^13, with or without fused multiply-add. cos r is

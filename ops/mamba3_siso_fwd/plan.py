@@ -1,5 +1,4 @@
-"""Tile sizes, grid and compile-time constants for a call. Pure: plain Python in, plain Python out,
-no torch, no triton."""
+"""Tile sizes, grid and compile-time constants of a call. Plain Python: no torch, no triton."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,5 +1,4 @@
-"""The facts about a call that its plan depends on. Plain Python: importable, and testable, without
-torch or triton."""
+"""The facts about a call that its plan depends on. Plain Python: no torch, no triton."""
 
 import dataclasses
 
@@ -9,8 +8,7 @@ BFLOAT16 = "bfloat16"
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """Strides in elements of the arguments that the kernel reads in place; an absent argument has
-    zeros.
+    """Strides, in elements, of what the kernel reads in place; zeros for an absent argument.
 
     The last axis of every tensor here has stride 1. A stride of an axis of size 1 never matters to
     the result, so it is replaced: by 0 on the batch axis, by a contiguous tensor's stride on the

@@ -1,5 +1,4 @@
-"""Two independent references: the recurrence in float64 (golden) and a same-precision chunked form
-in fp32 (r).
+"""Two references: the recurrence in float64 (golden) and a chunked form in fp32 (same precision).
 
 Both are plain torch, take the keyword arguments of mamba3_siso_fwd_kernel, and run on any torch
 device that has the dtypes. Neither shares code with the kernel.
@@ -98,8 +97,7 @@ def chunked(
     compute_dtype: torch.dtype,
     operand_dtype: torch.dtype | None,
 ) -> torch.Tensor:
-    """The chunked form in compute_dtype; matrix operands are rounded to operand_dtype (None: not at
-    all).
+    """The chunked form in compute_dtype, with matrix operands rounded to operand_dtype if given.
 
     With float64 and None it equals golden() up to float64's rounding, which is how the two are
     checked against each other.
