@@ -1,0 +1,1 @@
+"""A file that hermeticity_test depends on."""

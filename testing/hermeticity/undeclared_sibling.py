@@ -1,0 +1,1 @@
+"""A file beside hermeticity_test that it does not depend on."""
