@@ -1,0 +1,162 @@
+"""Judges one case of one op on one device by the accuracy policy: runs the op and returns every
+gate's outcome."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ops.common import backend, launch
+from testing import cases, comparator, devices, golden, guard, inputs, spec, standards
+
+# Gate G6: a second run, a run on other poison, and one on a launch grid of 3 programs (odd, below
+# every core count).
+_OTHER_GRID = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The outcome of one case.
+
+    gates: G0 to G6 of every output. faults: output -> injected fault -> names of the gates that
+    caught it (G7: none may be empty). opinions: output -> other standard -> its verdict. errors:
+    counts of |e| / (u (|g| + s)) by power of two, output -> (lower exponents, counts), for
+    histograms.
+    """
+
+    op: str
+    case: str
+    device: str
+    gates: Sequence[comparator.Gate]
+    faults: Mapping[str, Mapping[str, Sequence[str]]]
+    opinions: Mapping[str, Mapping[str, standards.Opinion]]
+    errors: Mapping[str, tuple[Sequence[int], Sequence[int]]]
+    launches: int
+
+    @property
+    def passed(self) -> bool:
+        return all(gate.passed for gate in self.gates) and all(
+            caught for output in self.faults.values() for caught in output.values()
+        )
+
+    def failures(self) -> list[str]:
+        """One line for each gate that failed and each fault that went unnoticed."""
+        lines = [
+            f"{self.case}: {gate.output}: {gate.name}: {gate.value:.4g} exceeds {gate.limit:.4g}"
+            for gate in self.gates
+            if not gate.passed
+        ]
+        for output, injected in self.faults.items():
+            lines += [
+                f"{self.case}: {output}: G7 negative control: the fault '{fault}' passed every gate"
+                for fault, caught in injected.items()
+                if not caught
+            ]
+        return lines
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    outputs: Mapping[str, torch.Tensor]
+    contract: int  # violations of G0 beside the values
+    launches: int
+
+
+def _run(op: spec.OpSpec, arguments: inputs.Inputs, device: devices.Device, poison: int) -> _Run:
+    """One guarded call of the op."""
+    function = spec.resolve(op.function)
+    with guard.GuardedAllocations(poison) as guarded, launch.record() as launches:
+        outputs = spec.results(function(**arguments.arguments), op)
+        device.synchronize()
+    return _Run(outputs, guarded.broken_bands() + len(arguments.changed()), len(launches))
+
+
+def judge(
+    op: spec.OpSpec,
+    case: cases.Case,
+    device: devices.Device,
+    goldens: golden.Folder | None,
+) -> Verdict:
+    """Runs the case and judges it.
+
+    goldens: where the references of `ci` cases are; a case without that tag, or None, computes them
+    on the device.
+    """
+    arguments = inputs.Inputs(case, device.torch_device)
+    first = _run(op, arguments, device, guard.NAN_POISON)
+    repeats = [_run(op, arguments, device, guard.HUGE_POISON)]
+    with backend.limit_programs(_OTHER_GRID):
+        repeats.append(_run(op, arguments, device, guard.NAN_POISON))
+    if goldens is not None and "ci" in case.tags:
+        references = goldens.load(case, arguments.digest)
+    else:
+        references = golden.compute(op, arguments)
+
+    gates: list[comparator.Gate] = []
+    faults: dict[str, Mapping[str, Sequence[str]]] = {}
+    opinions: dict[str, Mapping[str, standards.Opinion]] = {}
+    errors: dict[str, tuple[Sequence[int], Sequence[int]]] = {}
+    waivers = [
+        waiver for waiver in case.waivers if not waiver.devices or device.name in waiver.devices
+    ]
+    for output in op.outputs:
+        tensor, reference = first.outputs[output.name], references[output.name]
+        gates.append(_contract(output, tensor, reference, [first, *repeats]))
+        if not gates[-1].passed and tuple(tensor.shape) != reference.golden.shape:
+            continue  # nothing can be compared
+        actual, dtype = inputs.to_numpy(tensor)
+        if dtype != reference.dtype:
+            continue
+        precision = output.precision_in(case)
+        gates += comparator.compare(actual, reference, output, precision, waivers)
+        different = sum(not _same_bits(tensor, run.outputs[output.name]) for run in repeats)
+        gates.append(comparator.Gate(output.name, "G6 determinism", different, 0))
+        faults[output.name] = {
+            fault: [
+                gate.name
+                for gate in comparator.compare(faulty, reference, output, precision, waivers)
+                if not gate.passed
+            ]
+            for fault, faulty in comparator.faults(actual, output, dtype).items()
+        }
+        if not output.exact:
+            a, r = cases.widen(actual, dtype), cases.widen(reference.same, dtype)
+            opinions[output.name] = standards.opinions(a, reference.golden, r, dtype)
+            errors[output.name] = _histogram(a, reference.golden, comparator.ROUNDOFF[precision])
+    return Verdict(op.name, case.name, device.name, gates, faults, opinions, errors, first.launches)
+
+
+def _contract(
+    output: spec.Output, tensor: Any, reference: golden.Reference, runs: Sequence[_Run]
+) -> comparator.Gate:
+    """G0 but for non-finite values: the number of violations of shape, dtype, layout, inputs and
+    guard bands."""
+    violations = (
+        (tuple(tensor.shape) != reference.golden.shape)
+        + (str(tensor.dtype) != f"torch.{reference.dtype}")
+        + (not tensor.is_contiguous())
+        + sum(run.contract for run in runs)
+    )
+    return comparator.Gate(output.name, "G0 contract", violations, 0)
+
+
+def _same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return torch.equal(x.contiguous().view(torch.uint8), y.contiguous().view(torch.uint8))
+
+
+def _histogram(a: np.ndarray, g: np.ndarray, roundoff: float) -> tuple[list[int], list[int]]:
+    """Counts of the scaled error in u by power of two, from 2^-10 (and below) to 2^5 (and
+    above)."""
+    low, high = -10, 5
+    finite = np.isfinite(a) & np.isfinite(g)
+    g = np.where(finite, g, 0.0)
+    e = np.where(finite, a, 0.0) - g
+    scale = np.abs(g) + np.sqrt(np.mean(g * g, axis=-1, keepdims=True)) if g.size else g
+    with np.errstate(divide="ignore", invalid="ignore"):
+        exponents = np.floor(np.log2(np.where(e == 0, 0.0, np.abs(e) / scale) / roundoff))
+    clipped = np.clip(exponents, low, high).astype(int)
+    return list(range(low, high + 1)), np.bincount(
+        clipped.ravel() - low, minlength=high - low + 1
+    ).tolist()

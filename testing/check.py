@@ -1,0 +1,103 @@
+"""The main job: judges ops on the best device present, prints one table, writes one HTML report.
+
+    ./bazelw run //testing:check -- --op=mamba3_siso_fwd
+Without Bazel, at the repository's root:
+    python3 -m testing.check --op=mamba3_siso_fwd --device=cuda
+"""
+
+import glob
+import importlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from absl import app, flags
+
+import ops
+from testing import cases, devices, golden, spec
+
+_OPS = flags.DEFINE_list("op", None, "Ops to judge, separated by commas. Default: all.")
+_DEVICE = flags.DEFINE_string("device", None, "Device to judge on. Default: the best one present.")
+_CASES = flags.DEFINE_list(
+    "case", None, "Cases to judge, by name. Default: all that the device can bear."
+)
+_OUT = flags.DEFINE_string(
+    "out", "ascend_ops_report.html", "The HTML report to write; relative to where you are."
+)
+
+
+def available_ops() -> list[str]:
+    """Every folder of ops/ that has a spec. Nothing is imported: the device must be prepared before
+    Triton is."""
+    specs = (
+        path for root in ops.__path__ for path in glob.glob(os.path.join(root, "*", "spec.py"))
+    )
+    return sorted(os.path.basename(os.path.dirname(path)) for path in specs)
+
+
+def _chosen(flag: flags.FlagHolder, valid: Sequence[str]) -> list[str]:
+    """The values of a list flag; UsageError naming the valid ones when one is not among them."""
+    unknown = [value for value in flag.value or [] if value not in valid]
+    if unknown:
+        raise app.UsageError(
+            f"--{flag.name}: got {', '.join(unknown)}; valid are {', '.join(valid)}"
+        )
+    return list(flag.value or valid)
+
+
+def _goldens(op: spec.OpSpec) -> golden.Folder | None:
+    """The golden folder that Bazel lays beside the op's spec; None without Bazel."""
+    module = importlib.import_module(f"ops.{op.name}.spec")
+    folder = os.path.join(os.path.dirname(module.__file__ or ""), f"{op.name}_golden")
+    return golden.Folder(folder, op) if os.path.isdir(folder) else None
+
+
+def _work(names: Sequence[str], device: devices.Device) -> list[tuple[spec.OpSpec, cases.Case]]:
+    """(op, case) pairs to judge."""
+    specs = [spec.load(f"ops.{name}.spec") for name in names]
+    tags = ("ci", "full") if device.is_accelerator else ("ci",)
+    pairs = [(op, case) for op in specs for case in cases.select(op.cases, tags)]
+    wanted = _chosen(_CASES, [case.name for _, case in pairs])
+    return [(op, case) for op, case in pairs if case.name in wanted]
+
+
+def main(argv: Sequence[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+    names = _chosen(_OPS, available_ops())
+    if _DEVICE.value and _DEVICE.value not in devices.NAMES:
+        raise app.UsageError(f"--device: got {_DEVICE.value}; valid are {', '.join(devices.NAMES)}")
+    try:
+        device = devices.require(_DEVICE.value or devices.best())
+    except devices.DeviceNotFoundError as error:
+        raise app.UsageError(str(error)) from error
+    work = _work(names, device)
+
+    from testing import accuracy, report  # import Triton
+
+    print(f"{len(work)} cases on {device.name} ({device.describe()})", flush=True)
+    verdicts = []
+    for index, (op, case) in enumerate(work, 1):
+        start = time.monotonic()
+        verdicts.append(accuracy.judge(op, case, device, _goldens(op)))
+        outcome = "pass" if verdicts[-1].passed else "FAIL"
+        seconds = time.monotonic() - start
+        print(
+            f"[{index}/{len(work)}] {op.name} {case.name}: {outcome} ({seconds:.1f} s)", flush=True
+        )
+    print("\n" + report.accuracy_text(verdicts))
+    for verdict in verdicts:
+        for line in verdict.failures():
+            print(line)
+    # `bazel run` starts in the runfiles; the user's own folder is in this variable.
+    path = os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), _OUT.value)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(report.html(verdicts, device.describe()))
+    passed = sum(verdict.passed for verdict in verdicts)
+    print(f"\n{passed} of {len(verdicts)} cases pass on {device.name}; report: {path}")
+    sys.exit(passed != len(verdicts))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,65 @@
+"""Runs the main job as a user would, with good and bad flags."""
+
+import os
+import subprocess
+import sys
+
+from absl.testing import parameterized
+
+from testing import check, main
+
+
+class CheckTest(parameterized.TestCase):
+    def _run(self, *flags):
+        variables = {
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": self.create_tempdir().full_path,
+        }
+        return subprocess.run(
+            [sys.executable, check.__file__, *flags],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def test_ops_are_found(self):
+        self.assertIn("mamba3_siso_fwd", check.available_ops())
+        self.assertNotIn("common", check.available_ops())
+
+    @parameterized.parameters(
+        (["--op=mamba3"], "--op: got mamba3; valid are .*mamba3_siso_fwd"),
+        (
+            ["--device=gpu"],
+            "--device: got gpu; valid are cpu-reference, npu-arch32, npu-arch35, cuda",
+        ),
+        (
+            ["--case=nothing", "--device=cpu-reference"],
+            "--case: got nothing; valid are .*example",
+        ),
+        (["--device=npu-arch32"], "ASCEND_HOME_PATH is not set"),
+        (["extra"], "unexpected arguments"),
+    )
+    def test_bad_flags_say_what_is_valid(self, flags, message):
+        done = self._run(*flags)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr + done.stdout, message)
+        self.assertNotIn("Traceback", done.stderr)
+
+    def test_one_case(self):
+        out = os.path.join(self.create_tempdir().full_path, "report.html")
+        done = self._run(
+            "--op=mamba3_siso_fwd",
+            "--device=cpu-reference",
+            "--case=example",
+            f"--out={out}",
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("1 of 1 cases pass on cpu-reference", done.stdout)
+        with open(out, encoding="utf-8") as file:
+            self.assertIn("example", file.read())
+
+
+if __name__ == "__main__":
+    main.main()

@@ -1,0 +1,57 @@
+"""The table of devices: what Bazel needs to know about each.
+
+testing/devices.py drives them and .bazelrc has a --config for each; devices_test compares all three.
+"""
+
+KINDS = ["unit", "accuracy", "performance", "memory"]
+
+# name: the tag and the --config of the device.
+#   kinds       the kinds of target it can run
+#   deps        what its tests need beside the op
+#   env         the environment that its tests need
+#   accelerator true where the device is hardware: such tests run alone, outside the sandbox, never from a cache
+DEVICES = {
+    "cpu-reference": struct(
+        accelerator = False,
+        deps = [],
+        # Triton reads it when a kernel is decorated, so it must be there before any import.
+        env = {"TRITON_INTERPRET": "1"},
+        # Times of an interpreter say nothing about a kernel, so it has no performance target.
+        kinds = ["unit", "accuracy", "memory"],
+    ),
+    "npu-arch32": struct(
+        accelerator = True,
+        deps = ["//third_party:torch_npu"],
+        env = {},
+        kinds = KINDS,
+    ),
+    "npu-arch35": struct(
+        accelerator = True,
+        deps = ["//third_party:torch_npu"],
+        env = {},
+        kinds = KINDS,
+    ),
+    "cuda": struct(
+        accelerator = True,
+        deps = [],
+        env = {},
+        kinds = KINDS,
+    ),
+}
+
+# exclusive: alone on the machine. external: never from a cache. no-sandbox, no-remote: the device is here.
+ACCELERATOR_TAGS = ["exclusive", "external", "no-remote", "no-sandbox"]
+
+def _device_table_impl(ctx):
+    out = ctx.actions.declare_file(ctx.label.name + ".json")
+    table = {
+        name: {"accelerator": device.accelerator, "kinds": device.kinds}
+        for name, device in DEVICES.items()
+    }
+    ctx.actions.write(out, json.encode(table))
+    return [DefaultInfo(files = depset([out]), runfiles = ctx.runfiles([out]))]
+
+device_table = rule(
+    implementation = _device_table_impl,
+    doc = "Writes DEVICES as JSON, for the test that compares it with the Python module and .bazelrc.",
+)

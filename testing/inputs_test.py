@@ -1,0 +1,65 @@
+import numpy as np
+import torch
+from absl.testing import parameterized
+
+from testing import cases, distributions, inputs, main
+
+
+def _inputs(layout="contiguous", dtype="bfloat16", shape=(2, 3, 1, 8)):
+    tensors = {"x": cases.TensorSpec(shape, dtype, distributions.Normal(), layout), "z": None}
+    case = cases.Case("op", "case", tensors, {"chunk_size": 64}, frozenset({"ci"}))
+    return case, inputs.Inputs(case, "cpu")
+
+
+class InputsTest(parameterized.TestCase):
+    @parameterized.product(layout=cases.LAYOUTS, dtype=["float16", "bfloat16", "float32", "int32"])
+    def test_every_layout_holds_the_same_values(self, layout, dtype):
+        case, made = _inputs(layout, dtype)
+        x = made.arguments["x"]
+        self.assertEqual((tuple(x.shape), x.dtype), ((2, 3, 1, 8), getattr(torch, dtype)))
+        np.testing.assert_array_equal(inputs.to_numpy(x)[0], case.sample("x"))
+        self.assertIsNone(made.arguments["z"])
+        self.assertEqual(made.arguments["chunk_size"], 64)
+
+    @parameterized.parameters(
+        ("contiguous", (24, 8, 8, 1)),
+        ("slice", (120, 40, 40, 1)),
+        ("permuted", (24, 8, 24, 1)),
+        ("strided", (48, 16, 16, 2)),
+        ("odd", (24, 8, 7, 1)),
+    )
+    def test_strides(self, layout, strides):
+        self.assertEqual(_inputs(layout)[1].arguments["x"].stride(), strides)
+
+    def test_neighbouring_memory_is_nan(self):
+        x = _inputs("slice")[1].arguments["x"]
+        wide = x.as_strided((2, 3, 40), (120, 40, 1), x.storage_offset() - 16)
+        self.assertEqual(int(torch.isnan(wide).sum()), 2 * 3 * 32)
+        before = x.as_strided((1,), (1,), x.storage_offset() - 17)
+        self.assertTrue(torch.isnan(before).all())
+
+    def test_changed_names_the_tensor(self):
+        made = _inputs()[1]
+        self.assertEmpty(made.changed())
+        x = made.arguments["x"]
+        x.as_strided((1,), (1,), x.storage_offset() - 1).fill_(1.0)
+        self.assertEqual(made.changed(), ["x"])
+
+    def test_writing_the_same_values_is_no_change(self):
+        made = _inputs()[1]
+        made.arguments["x"].copy_(made.arguments["x"].clone())
+        self.assertEmpty(made.changed())
+
+    def test_digest_follows_the_values_not_the_layout(self):
+        self.assertEqual(_inputs("slice")[1].digest, _inputs("permuted")[1].digest)
+        self.assertNotEqual(_inputs(dtype="float16")[1].digest, _inputs(dtype="float32")[1].digest)
+
+    def test_widened_is_exact_float64(self):
+        made = _inputs("strided")[1]
+        wide = made.widened()["x"]
+        self.assertEqual(wide.dtype, torch.float64)
+        self.assertTrue(torch.equal(wide.to(torch.bfloat16), made.arguments["x"]))
+
+
+if __name__ == "__main__":
+    main.main()

@@ -1,0 +1,94 @@
+"""op_test_suite: all test targets of an op from one declaration."""
+
+load("//third_party:python.bzl", "py_binary", "py_test")
+load(":devices.bzl", "ACCELERATOR_TAGS", "DEVICES")
+load(":golden.bzl", "op_golden")
+
+def _kit(target):
+    # Relative to this file's repository, so that the macro works from any workspace.
+    return str(Label("//testing:" + target))
+
+def op_test_suite(
+        name,
+        op,
+        spec,
+        reference,
+        unit_srcs = [],
+        unit_deps = [],
+        devices = DEVICES.keys(),
+        timeout = "moderate"):
+    """Declares every test target of an op, a golden and a suite of them.
+
+    For op ":scan" and device "npu-arch32" the targets are scan_accuracy_npu_arch32_test, scan_performance_…, scan_memory_…
+    and one scan_<stem>_npu_arch32_test per unit source <stem>_test.py. Each carries the tags of its kind and its device.
+    scan_golden is the folder of references that accuracy targets read.
+
+    Args:
+      name: the test_suite that holds all targets which run without hardware.
+      op: label of the op's py_library; its name begins every target's name.
+      spec: label of the py_library of the package's spec.py (see testing/spec.py). It must not depend on kernels, or every
+        edit of one would compute the goldens again.
+      reference: label of the py_library with the functions that the spec names as golden and same_precision.
+      unit_srcs: test files, *_test.py; `testing.unit.DEVICE` is the device they run on.
+      unit_deps: what the unit tests need beside op, spec and reference.
+      devices: the devices that the op supports, keys of DEVICES. The others get `manual` targets, which say on request
+        what the op says on such a device.
+      timeout: Bazel's timeout of each target.
+    """
+    for device in devices:
+        if device not in DEVICES:
+            fail("devices: got %r, allowed are %s" % (device, ", ".join(DEVICES.keys())))
+    prefix = op.split(":")[-1].split("/")[-1]
+    spec_module = native.package_name().replace("/", ".") + ".spec"
+    golden = prefix + "_golden"
+    py_binary(
+        name = golden + "_writer",
+        testonly = True,
+        srcs = [_kit("golden_main.py")],
+        main = _kit("golden_main.py"),
+        deps = [spec, reference, _kit("golden_main")],
+    )
+    op_golden(
+        name = golden,
+        testonly = True,
+        spec_module = spec_module,
+        visibility = ["//visibility:public"],
+        writer = ":" + golden + "_writer",
+    )
+    goldens = native.package_name() + "/" + golden
+    suite = []
+    for device, traits in DEVICES.items():
+        tags = [device] + (ACCELERATOR_TAGS if traits.accelerator else []) + ([] if device in devices else ["manual"])
+        suffix = "_%s_test" % device.replace("-", "_")
+        targets = []
+        for kind in traits.kinds:
+            if kind != "unit":
+                targets.append(prefix + "_" + kind + suffix)
+                py_test(
+                    name = targets[-1],
+                    timeout = timeout,
+                    srcs = [_kit(kind + "_main.py")],
+                    main = _kit(kind + "_main.py"),
+                    args = ["--spec=" + spec_module, "--device=" + device, "--goldens=" + goldens],
+                    data = [":" + golden],
+                    env = traits.env,
+                    tags = tags + [kind],
+                    deps = [op, spec, reference, _kit(kind + "_main")] + [str(Label(dep)) for dep in traits.deps],
+                )
+        for src in unit_srcs:
+            targets.append(prefix + "_" + src.replace("_test.py", "") + suffix)
+            py_test(
+                name = targets[-1],
+                timeout = timeout,
+                srcs = [src],
+                main = src,
+                env = dict(traits.env, OPS_TEST_DEVICE = device),
+                tags = tags + ["unit"],
+                deps = [op, spec, reference, _kit("unit")] + unit_deps + [str(Label(dep)) for dep in traits.deps],
+            )
+        if device in devices and not traits.accelerator:
+            suite += targets
+    native.test_suite(
+        name = name,
+        tests = [":" + target for target in suite],
+    )

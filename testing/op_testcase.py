@@ -1,0 +1,84 @@
+"""The flags that every generated test target takes, and the base class that turns an op's cases
+into test methods."""
+
+import unittest
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import flags
+from absl.testing import absltest
+
+from testing import cases, devices, golden, spec
+
+_SPEC = flags.DEFINE_string(
+    "spec",
+    None,
+    "Module that holds the op's SPEC, such as ops.mamba3_siso_fwd.spec.",
+    required=True,
+)
+_DEVICE = flags.DEFINE_enum("device", None, devices.NAMES, "The device to run on.", required=True)
+_TAGS = flags.DEFINE_list(
+    "tags",
+    None,
+    f"Run cases with any of these tags ({', '.join(cases.TAGS)}), not the target's own choice.",
+)
+_GOLDENS = flags.DEFINE_string(
+    "goldens",
+    None,
+    "Golden folder for the ci cases. Without it their references are computed during the test.",
+)
+
+
+class OpTestCase(absltest.TestCase):
+    """One test method per case of an op. Subclasses define `judge(case)` and may define `finish()`.
+
+    The device is looked for once, before Triton is imported; its absence is an error, not a skip.
+    """
+
+    op: spec.OpSpec
+    device: devices.Device
+    goldens: golden.Folder | None = None
+    chosen: Sequence[cases.Case] = ()
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.device = devices.require(_DEVICE.value)
+        if _GOLDENS.value:
+            cls.goldens = golden.Folder(_GOLDENS.value, cls.op)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.finish()
+        super().tearDownClass()
+
+    def judge(self, case: cases.Case) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def finish(cls) -> None:
+        """Called once after all cases."""
+
+
+def loader(base: type[OpTestCase], tags: Callable[[devices.Device], Sequence[str]]) -> Any:
+    """The `load_tests` function of a test module: gives `base` one method per case that has one of
+    the device's tags."""
+
+    def load_tests(
+        unittest_loader: unittest.TestLoader, tests: Any, pattern: Any
+    ) -> unittest.TestSuite:
+        del tests, pattern
+        device = devices.get(_DEVICE.value)
+        device.prepare()  # an op's package may import Triton
+        base.op = spec.load(_SPEC.value)
+        base.chosen = cases.select(base.op.cases, _TAGS.value or tags(device))
+        for case in base.chosen:
+            setattr(base, f"test_{case.name}", lambda self, case=case: self.judge(case))
+        return unittest_loader.loadTestsFromTestCase(base)
+
+    return load_tests
+
+
+def sized_for(device: devices.Device) -> Sequence[str]:
+    """The tags of the cases that a device can bear: an interpreter gets the small ones."""
+    return ("ci", "full") if device.is_accelerator else ("ci",)

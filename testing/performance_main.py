@@ -1,0 +1,145 @@
+"""Performance target of an op on an accelerator: device time against pinned baselines and the
+device's own limits.
+
+A case is timed only after its accuracy verdict on the same device is green.
+
+Without Bazel, at the repository's root:
+    python3 -m testing.performance_main --spec=ops.mamba3_siso_fwd.spec --device=cuda
+"""
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+from typing import Any, ClassVar
+
+from absl import flags
+
+from testing import cases, devices, main, op_testcase, performance, spec
+
+_REPEATS = flags.DEFINE_integer("repeats", 50, "Timed runs of each candidate.", lower_bound=20)
+_A100_TIMES = flags.DEFINE_string(
+    "a100_times",
+    None,
+    "JSON {case: milliseconds on an A100-SXM}: holds each case on an NPU to the policy's limit.",
+)
+
+
+class PerformanceTest(op_testcase.OpTestCase):
+    rows: ClassVar[list[dict[str, Any]]] = []
+
+    def judge(self, case: cases.Case) -> None:
+        from testing import accuracy, inputs  # imports Triton
+
+        verdict = accuracy.judge(self.op, case, self.device, self.goldens)
+        self.assertTrue(
+            verdict.passed,
+            "no time without a green accuracy verdict:\n" + "\n".join(verdict.failures()),
+        )
+        self.assertEqual(
+            verdict.launches,
+            self.op.launches(case, self.device.name),
+            "kernel launches of one call",
+        )
+        arguments = inputs.Inputs(case, self.device.torch_device).arguments
+        calls = {self.op.name: functools.partial(spec.resolve(self.op.function), **arguments)}
+        for baseline in self._baselines():
+            calls[baseline.name] = functools.partial(spec.resolve(baseline.function), **arguments)
+        timings = {
+            name: performance.summarise(samples)
+            for name, samples in self.device.time_ms(calls, _REPEATS.value).items()
+        }
+        mine = timings[self.op.name].median
+        row: dict[str, Any] = {
+            "case": case.name,
+            "timings": {name: dataclasses.asdict(timing) for name, timing in timings.items()},
+            "host_us": 1e3 * self.device.host_ms(calls[self.op.name]),
+            "ratios": {name: timings[name].median / mine for name in calls if name != self.op.name},
+        }
+        if chip := performance.limits(self.device.describe()):
+            row["binding"], row["floor_ms"] = performance.roofline(self.op.costs(case), chip)
+        self.rows.append(row)
+        self._hold_to_a100(row, mine)
+
+    @classmethod
+    def _baselines(cls) -> list[spec.Baseline]:
+        return [baseline for baseline in cls.op.baselines if cls.device.name in baseline.devices]
+
+    def _hold_to_a100(self, row: dict[str, Any], mine: float) -> None:
+        if not _A100_TIMES.value or not self.device.name.startswith("npu-") or "binding" not in row:
+            return
+        with open(_A100_TIMES.value, encoding="utf-8") as file:
+            a100 = json.load(file).get(row["case"])
+        if a100 is not None:
+            row["a100_limit_ms"] = performance.a100_limit_ms(a100, row["binding"], self.op.kind)
+            self.assertLessEqual(
+                mine, row["a100_limit_ms"], f"{row['case']}: slower than the normalised A100 allows"
+            )
+
+    @classmethod
+    def finish(cls) -> None:
+        if not cls.rows:
+            return
+        from testing import report
+
+        text = cls._table()
+        print(f"{cls.device.describe()}\n{text}")
+        report.write("performance", cls.rows, text, cls.device.describe())
+        for baseline in cls._baselines():
+            mean = performance.geometric_mean([row["ratios"][baseline.name] for row in cls.rows])
+            if baseline.minimum is not None and mean < baseline.minimum:
+                raise AssertionError(
+                    f"{mean:.2f} times as fast as {baseline.name}, the least is {baseline.minimum}"
+                )
+
+    @classmethod
+    def _table(cls) -> str:
+        from testing import report
+
+        baselines = cls._baselines()
+        header = [
+            "case",
+            "ms",
+            "p10",
+            "p90",
+            "host us",
+            "bound by",
+            "of floor",
+            *(f"x {b.name}" for b in baselines),
+        ]
+        rows = [header]
+        for row in cls.rows:
+            mine = row["timings"][cls.op.name]
+            rows.append(
+                [
+                    row["case"],
+                    *(f"{mine[key]:.4f}" for key in ("median", "p10", "p90")),
+                    f"{row['host_us']:.0f}",
+                    row.get("binding", "-"),
+                    f"{row['floor_ms'] / mine['median']:.0%}" if "floor_ms" in row else "-",
+                    *(f"{row['ratios'][b.name]:.2f}" for b in baselines),
+                ]
+            )
+        lines = [report.table(rows)]
+        for baseline in baselines:
+            ratios = [row["ratios"][baseline.name] for row in cls.rows]
+            version = importlib.metadata.version(baseline.distribution)
+            lines.append(
+                f"{baseline.name} ({baseline.distribution} {version}): "
+                f"geometric mean {performance.geometric_mean(ratios):.2f}, least {min(ratios):.2f}"
+            )
+        return "\n".join(lines)
+
+
+def _timed(device: devices.Device) -> tuple[str, ...]:
+    if not device.is_accelerator:
+        raise ValueError(
+            f"device: {device.name} is no accelerator; its times are never reported as performance"
+        )
+    return ("perf",)
+
+
+load_tests = op_testcase.loader(PerformanceTest, _timed)
+
+if __name__ == "__main__":
+    main.main()

@@ -1,0 +1,233 @@
+"""Writes what a run found: JSON for programs, a text table and one self-contained HTML page for
+people."""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from testing import accuracy
+
+_GATES = (
+    "G0 contract",
+    "G0 non-finite",
+    "G1 norm",
+    "G2 worst block",
+    "G3 scaled max",
+    "G4 bias",
+    "G5 exact",
+    "G6 determinism",
+)
+
+
+def folder() -> str | None:
+    """Where this test may leave files: Bazel's undeclared outputs, or OPS_REPORT_DIR without Bazel,
+    or nowhere."""
+    return os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR") or os.environ.get("OPS_REPORT_DIR")
+
+
+def environment() -> dict[str, str]:
+    """Versions of what decides the results, the machine and the date."""
+    versions = {
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    for name in ("torch", "torch-npu", "triton-ascend", "triton", "numpy"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Text columns, the first row being the header."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def rows(verdicts: Sequence[accuracy.Verdict]) -> list[list[str]]:
+    """One row per case and output: the used share of every gate's limit (1.00 is the limit),
+    verdicts of other standards."""
+    gates = [
+        name
+        for name in _GATES
+        if any(gate.name == name for verdict in verdicts for gate in verdict.gates)
+    ]
+    standards = sorted(
+        {name for verdict in verdicts for output in verdict.opinions.values() for name in output}
+    )
+    result = [["case", "output", "device", *gates, "G7 caught", "verdict", *standards]]
+    for verdict in verdicts:
+        for output in dict.fromkeys(gate.output for gate in verdict.gates):
+            by_name = {gate.name: gate for gate in verdict.gates if gate.output == output}
+            injected = verdict.faults.get(output, {})
+            caught = sum(bool(found) for found in injected.values())
+            opinions = verdict.opinions.get(output, {})
+            passed = all(gate.passed for gate in by_name.values()) and caught == len(injected)
+            result.append(
+                [
+                    verdict.case,
+                    output,
+                    verdict.device,
+                    *(_used(by_name.get(name)) for name in gates),
+                    f"{caught}/{len(injected)}",
+                    "pass" if passed else "FAIL",
+                    *(opinions[name].verdict if name in opinions else "-" for name in standards),
+                ]
+            )
+    return result
+
+
+def _used(gate: Any) -> str:
+    if gate is None:
+        return "-"
+    if gate.limit == 0:
+        return "ok" if gate.passed else f"{gate.value:g}"
+    return f"{gate.used:.2f}" + ("w" if gate.waiver else "")
+
+
+def fault_rows(verdicts: Sequence[accuracy.Verdict]) -> list[list[str]]:
+    """G7: for each injected fault the cases it applies to, those that caught it, and the gates that
+    did."""
+    faults: dict[str, list[Sequence[str]]] = {}
+    for verdict in verdicts:
+        for injected in verdict.faults.values():
+            for fault, caught in injected.items():
+                faults.setdefault(fault, []).append(caught)
+    result = [["fault", "cases", "caught", "by"]]
+    for fault, caught in faults.items():
+        by = {
+            gate: sum(gate in gates for gates in caught)
+            for gate in sorted({g for gates in caught for g in gates})
+        }
+        text = ", ".join(f"{gate}: {count}" for gate, count in by.items())
+        result.append([fault, str(len(caught)), str(sum(bool(gates) for gates in caught)), text])
+    return result
+
+
+def reference_rows(verdicts: Sequence[accuracy.Verdict]) -> list[list[str]]:
+    """What the same-precision reference r itself reaches, as a share of each gate's limit."""
+    gates = [
+        name
+        for name in _GATES[2:6]
+        if any(gate.name == name for verdict in verdicts for gate in verdict.gates)
+    ]
+    result = [["case", "output", *(f"{name}: r / limit" for name in gates)]]
+    for verdict in verdicts:
+        for output in dict.fromkeys(gate.output for gate in verdict.gates):
+            by_name = {gate.name: gate for gate in verdict.gates if gate.output == output}
+            shares = []
+            for name in gates:
+                gate = by_name.get(name)
+                known = gate is not None and gate.limit and not math.isnan(gate.same)
+                shares.append(f"{gate.same / gate.limit:.2f}" if known else "-")
+            result.append([verdict.case, output, *shares])
+    return result
+
+
+def to_json(verdicts: Sequence[accuracy.Verdict]) -> list[dict[str, Any]]:
+    """The verdicts as plain data."""
+    return [
+        {
+            "op": verdict.op,
+            "case": verdict.case,
+            "device": verdict.device,
+            "passed": verdict.passed,
+            "launches": verdict.launches,
+            "gates": [
+                dataclasses.asdict(gate)
+                | {"passed": gate.passed, "same": None if math.isnan(gate.same) else gate.same}
+                for gate in verdict.gates
+            ],
+            "faults": verdict.faults,
+            "opinions": {
+                output: {name: dataclasses.asdict(opinion) for name, opinion in found.items()}
+                for output, found in verdict.opinions.items()
+            },
+            "errors": verdict.errors,
+        }
+        for verdict in verdicts
+    ]
+
+
+def write(name: str, data: Any, text: str, device: str) -> None:
+    """Writes `name`.json and `name`.txt into this test's output folder; nothing when there is
+    none."""
+    path = folder()
+    if path is None:
+        return
+    os.makedirs(path, exist_ok=True)
+    record: Mapping[str, Any] = {"device": device, "environment": environment(), "results": data}
+    with open(os.path.join(path, f"{name}.json"), "w", encoding="utf-8") as file:
+        json.dump(record, file, indent=1)
+    with open(os.path.join(path, f"{name}.txt"), "w", encoding="utf-8") as file:
+        file.write(f"{device}\n{environment()}\n\n{text}\n")
+
+
+def accuracy_text(verdicts: Sequence[accuracy.Verdict]) -> str:
+    """All tables of an accuracy run."""
+    return "\n\n".join(table(part(verdicts)) for part in (rows, fault_rows, reference_rows))
+
+
+def write_accuracy(verdicts: Sequence[accuracy.Verdict], device: str) -> None:
+    """Prints an accuracy run and writes it as JSON, text and HTML."""
+    text = accuracy_text(verdicts)
+    print(f"{device}\n{text}")
+    write("accuracy", to_json(verdicts), text, device)
+    if path := folder():
+        with open(os.path.join(path, "accuracy.html"), "w", encoding="utf-8") as file:
+            file.write(html(verdicts, device))
+
+
+def html(verdicts: Sequence[accuracy.Verdict], device: str) -> str:
+    """One self-contained page: the table, the negative controls, and an error histogram per
+    case."""
+    template = os.path.join(os.path.dirname(__file__), "report.html.jinja")
+    with open(template, encoding="utf-8") as file:
+        page = jinja2.Environment(
+            autoescape=True, trim_blocks=True, lstrip_blocks=True
+        ).from_string(file.read())
+    charts = [
+        {
+            "case": verdict.case,
+            "output": output,
+            "bars": [
+                {
+                    "exponent": exponent,
+                    "count": count,
+                    "height": round(60 * count / max(1, max(counts)), 1),
+                }
+                for exponent, count in zip(exponents, counts, strict=True)
+            ],
+        }
+        for verdict in verdicts
+        for output, (exponents, counts) in verdict.errors.items()
+    ]
+    waivers = [gate for verdict in verdicts for gate in verdict.gates if gate.waiver]
+    return page.render(
+        device=device,
+        environment=environment(),
+        passed=sum(verdict.passed for verdict in verdicts),
+        total=len(verdicts),
+        tables=[
+            ("Cases: used share of each gate's limit (1.00 is the limit)", rows(verdicts)),
+            ("Negative controls (gate G7)", fault_rows(verdicts)),
+            ("The same-precision reference itself", reference_rows(verdicts)),
+        ],
+        waivers=waivers,
+        charts=charts,
+        failures=[line for verdict in verdicts for line in verdict.failures()],
+    )

@@ -1,0 +1,137 @@
+"""What an op tells the test kit about itself.
+
+An op's `spec.py` holds one module-level `SPEC = OpSpec(...)`. Functions that need Torch or Triton
+are named as "module:function" and imported when they are called, so that reading a case table costs
+no import of either, and so that TRITON_INTERPRET can be set before Triton is imported.
+"""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from testing import cases
+
+
+def resolve(path: str) -> Any:
+    """The object named "module:attribute"."""
+    module, _, attribute = path.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"path: got {path!r}, expected 'module:attribute'")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """One result of the op, in the order the function returns them.
+
+    rows_axis: the axis of tokens; 16 consecutive ones of one head are a block of gate G2. None:
+    each index of the leading axes is a block of its own. The last axis is the feature axis over
+    which s (accuracy policy) is taken. precision: "float16", "bfloat16", "float32" or "hf32", which
+    decides u and the floors of the gates; None takes the dtype of the input named by
+    `precision_of`. exact: the output is compared bit by bit (gate G5) and by nothing else.
+    """
+
+    name: str
+    rows_axis: int | None
+    precision_of: str = ""
+    precision: str | None = None
+    exact: bool = False
+
+    def precision_in(self, case: cases.Case) -> str:
+        if self.precision is not None:
+            return self.precision
+        tensor = case.tensors[self.precision_of]
+        if tensor is None:
+            raise ValueError(
+                f"precision_of: {self.precision_of!r} is not given in case {case.name}"
+            )
+        return tensor.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What a case needs at least: FLOPs of matrix products, other FLOPs, bytes read and written if
+    each is touched once."""
+
+    matrix_flops: float
+    vector_flops: float
+    bytes: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """A rival that the performance target times beside the op, on the same inputs and in the same
+    process.
+
+    function: "module:function" with the op's own keyword arguments. distribution: the pinned PyPI
+    name whose version is printed. devices: where it can run. minimum: the least allowed geometric
+    mean of baseline time / op time, or None when it is only reported.
+    """
+
+    name: str
+    function: str
+    distribution: str
+    devices: tuple[str, ...]
+    minimum: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class OpSpec:
+    """One op, as the kit sees it.
+
+    function: the public function; it is called with a case's tensors and attributes as keywords and
+    returns one tensor or a tuple in the order of `outputs`. golden: the same keywords (float64
+    tensors) -> float64 results, by an independent algorithm, on whatever Torch device the tensors
+    are. same_precision: the same keywords (tensors in the op's dtypes) -> results in the contract's
+    dtypes; the reference r of the accuracy policy, with the op's documented roundings only.
+    launches / workspace_bytes: (case, device name) -> kernel launches of one call / bytes allocated
+    beside the outputs. kind: "cube+vector" or "vector", for the cross-device acceptance factor.
+    """
+
+    name: str
+    function: str
+    golden: str
+    same_precision: str
+    cases: tuple[cases.Case, ...]
+    outputs: tuple[Output, ...]
+    launches: Callable[[cases.Case, str], int]
+    workspace_bytes: Callable[[cases.Case, str], int]
+    costs: Callable[[cases.Case], Costs]
+    kind: str = "cube+vector"
+    baselines: tuple[Baseline, ...] = ()
+
+    def __post_init__(self):
+        cases.check_table(self.cases)
+        if self.kind not in ("cube+vector", "vector"):
+            raise ValueError(f"kind: got {self.kind!r}, allowed are 'cube+vector' and 'vector'")
+        names = {output.name for output in self.outputs}
+        for case in self.cases:
+            if case.op != self.name:
+                raise ValueError(
+                    f"cases: {case.name} belongs to op {case.op!r}, not to {self.name!r}"
+                )
+            for waiver in case.waivers:
+                if waiver.output not in names:
+                    raise ValueError(
+                        f"waiver of case {case.name}: output {waiver.output!r}, "
+                        f"allowed are {sorted(names)}"
+                    )
+
+
+def load(module: str) -> OpSpec:
+    """The SPEC of a module such as "ops.mamba3_siso_fwd.spec"."""
+    spec = importlib.import_module(module).SPEC
+    if not isinstance(spec, OpSpec):
+        raise TypeError(f"{module}.SPEC: got {type(spec).__name__}, expected testing.spec.OpSpec")
+    return spec
+
+
+def results(value: Any, spec: OpSpec) -> Mapping[str, Any]:
+    """The op's return value as {output name: tensor}."""
+    values = value if isinstance(value, tuple) else (value,)
+    if len(values) != len(spec.outputs):
+        raise ValueError(
+            f"{spec.name} returned {len(values)} values, its spec declares {len(spec.outputs)}"
+        )
+    return {output.name: tensor for output, tensor in zip(spec.outputs, values, strict=True)}
