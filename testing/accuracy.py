@@ -2,6 +2,7 @@
 gate's outcome."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from testing import cases, comparator, devices, golden, guard, inputs, spec, sta
 # Gate G6: a second run, a run on other poison, and one on a launch grid of 3 programs (odd, below
 # every core count).
 _OTHER_GRID = 3
+# Negative controls are judged on about this many elements: a fault in the last rows of a large
+# output is as wrong as in all of it, and five more passes over 67 million elements take minutes.
+_FAULT_ELEMENTS = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,19 +117,48 @@ def judge(
         gates += comparator.compare(actual, reference, output, precision, waivers)
         different = sum(not _same_bits(tensor, run.outputs[output.name]) for run in repeats)
         gates.append(comparator.Gate(output.name, "G6 determinism", different, 0))
-        faults[output.name] = {
-            fault: [
-                gate.name
-                for gate in comparator.compare(faulty, reference, output, precision, waivers)
-                if not gate.passed
-            ]
-            for fault, faulty in comparator.faults(actual, output, dtype).items()
-        }
+        faults[output.name] = _negative_controls(case, output, actual, reference, waivers)
         if not output.exact:
             a, r = cases.widen(actual, dtype), cases.widen(reference.same, dtype)
             opinions[output.name] = standards.opinions(a, reference.golden, r, dtype)
             errors[output.name] = _histogram(a, reference.golden, comparator.ROUNDOFF[precision])
     return Verdict(op.name, case.name, device.name, gates, faults, opinions, errors, first.launches)
+
+
+def _negative_controls(
+    case: cases.Case,
+    output: spec.Output,
+    actual: np.ndarray,
+    reference: golden.Reference,
+    waivers: Sequence[cases.Waiver],
+) -> Mapping[str, Sequence[str]]:
+    """Gate G7: each injected fault and the gates that caught it, judged on the output's last
+    rows."""
+    last = _last_rows(actual.shape, output)
+    small, part = (
+        actual[last],
+        golden.Reference(reference.golden[last], reference.same[last], reference.dtype),
+    )
+    precision = output.precision_in(case)
+    return {
+        fault: [
+            gate.name
+            for gate in comparator.compare(faulty, part, output, precision, waivers)
+            if not gate.passed
+        ]
+        for fault, faulty in comparator.faults(small, output, reference.dtype).items()
+    }
+
+
+def _last_rows(shape: tuple[int, ...], output: spec.Output) -> tuple[slice, ...]:
+    """The index of the last rows, about _FAULT_ELEMENTS elements of them, the last block
+    included."""
+    axis = 0 if output.rows_axis is None else output.rows_axis
+    rows = shape[axis]
+    elements = max(1, math.prod(shape))
+    kept = max(2 * comparator.BLOCK_ROWS, rows * _FAULT_ELEMENTS // elements)
+    start = max(0, rows - kept) // comparator.BLOCK_ROWS * comparator.BLOCK_ROWS
+    return tuple(slice(start, None) if i == axis else slice(None) for i in range(len(shape)))
 
 
 def _contract(
