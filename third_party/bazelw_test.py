@@ -24,7 +24,7 @@ class BazelwTest(parameterized.TestCase):
         self.bin.mkdir()
         self.log = self.folder / "log"
         self.log.write_text("")
-        for tool in ("cat", "chmod", "env"):
+        for tool in ("cat", "chmod", "env", "true"):
             (self.bin / tool).symlink_to(shutil.which(tool))
         self.program("id", 'case "$1" in -un) echo someone;; *) echo 1000;; esac')
 

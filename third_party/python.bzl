@@ -7,7 +7,7 @@ BUILD file changes.
 
 def py_library(name, **kwargs):
     """A native py_library."""
-    native.py_library(name = name, **kwargs)
+    native.py_library(name = name, **kwargs)  # buildifier: disable=native-py
 
 def py_binary(name, **kwargs):
     """A native py_binary that adds no __init__.py files, so ops/ and testing/ stay namespaces.
@@ -16,7 +16,7 @@ def py_binary(name, **kwargs):
       name: the target's name.
       **kwargs: as for the native rule.
     """
-    native.py_binary(name = name, legacy_create_init = False, **kwargs)
+    native.py_binary(name = name, legacy_create_init = False, **kwargs)  # buildifier: disable=native-py
 
 def py_test(name, **kwargs):
     """A native py_test that adds no __init__.py files, so ops/ and testing/ stay namespaces.
@@ -25,4 +25,4 @@ def py_test(name, **kwargs):
       name: the target's name.
       **kwargs: as for the native rule; `env` sets environment variables of the test.
     """
-    native.py_test(name = name, legacy_create_init = False, **kwargs)
+    native.py_test(name = name, legacy_create_init = False, **kwargs)  # buildifier: disable=native-py

@@ -2,9 +2,12 @@
 
 load("//third_party:bazel4.bzl", "bazel4_repositories")
 load("//third_party:python_repositories.bzl", "python_repositories")
+load("//third_party/buildifier:buildifier.bzl", "buildifier_repository")
 
+# buildifier: disable=unnamed-macro
 def ascend_ops_repositories():
-    """Declares the interpreter and the pip repositories and registers the Python toolchain."""
+    """Declares the interpreter, the packages and buildifier, and registers the Python toolchain."""
     bazel4_repositories()
     python_repositories()
+    buildifier_repository(name = "ops_buildifier")
     native.register_toolchains("@ops_python//:toolchain")
