@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
     root = pathlib.Path(os.environ["BUILD_WORKSPACE_DIRECTORY"])
-    buildifier = os.path.abspath(_BUILDIFIER.value)
+    buildifier = os.path.abspath(str(_BUILDIFIER.value))
     # mypy does not search PYTHONPATH, and refuses to see the packages that it carries itself.
     typed = [path for path in sys.path if os.path.basename(path) in TYPED_DISTRIBUTIONS]
     environment = {**os.environ, "MYPYPATH": os.pathsep.join([str(root), *typed])}

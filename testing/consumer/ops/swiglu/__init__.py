@@ -1,0 +1,1 @@
+"""An op of a workspace that depends on ascend_ops: out = gate * sigmoid(gate) * up."""
