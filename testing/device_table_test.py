@@ -48,9 +48,7 @@ class TablesAgreeTest(absltest.TestCase):
     def test_the_default_leaves_out_every_accelerator(self):
         left_out = [f"-{name}" for name, traits in _table().items() if traits["accelerator"]]
         for flag in ("test_tag_filters", "build_tag_filters"):
-            (filters,) = re.findall(
-                rf"^test --{flag}=(\S+)$", "\n".join(_bazelrc()), re.MULTILINE
-            )
+            (filters,) = re.findall(rf"^test --{flag}=(\S+)$", "\n".join(_bazelrc()), re.MULTILINE)
             self.assertCountEqual(filters.split(","), left_out)
 
     def test_only_accelerators_have_performance_targets(self):

@@ -1,0 +1,46 @@
+"""op_test_suite was told that swiglu supports the device cpu-reference only."""
+
+import json
+import os
+
+from absl.testing import absltest
+
+from testing import main
+
+_HARDWARE = {"exclusive", "external", "no-remote", "no-sandbox"}
+
+
+class DeclaredTargetsTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        path = os.path.join(os.path.dirname(__file__), "declared_targets.json")
+        with open(path, encoding="utf-8") as file:
+            self.targets = json.load(file)
+
+    def test_every_device_has_a_target_of_every_kind_it_can_run(self):
+        tests = {name for name, (rule, *_) in self.targets.items() if rule == "py_test"}
+        expected = {
+            f"swiglu_{kind}_{device}_test"
+            for device in ("cpu_reference", "npu_arch32", "npu_arch35", "cuda")
+            for kind in ("accuracy", "memory", "performance")
+        } - {"swiglu_performance_cpu_reference_test"}
+        self.assertEqual(tests, expected)
+
+    def test_targets_carry_kind_and_device(self):
+        self.assertEqual(
+            set(self.targets["swiglu_accuracy_cpu_reference_test"][1:]),
+            {"cpu-reference", "accuracy"},
+        )
+
+    def test_devices_without_support_are_manual(self):
+        for device in ("npu-arch32", "npu-arch35", "cuda"):
+            tags = self.targets[f"swiglu_memory_{device.replace('-', '_')}_test"][1:]
+            self.assertEqual(set(tags), {device, "memory", "manual"} | _HARDWARE)
+
+    def test_there_are_a_golden_and_a_suite(self):
+        self.assertEqual(self.targets["swiglu_golden"][0], "op_golden")
+        self.assertEqual(self.targets["swiglu_test"][0], "test_suite")
+
+
+if __name__ == "__main__":
+    main.main()
