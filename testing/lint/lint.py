@@ -19,6 +19,7 @@ _BUILDIFIER = flags.DEFINE_string("buildifier", None, "Path of the program.")
 PYTHON_FOLDERS = ("ops", "testing", "third_party")
 BAZEL_FILES = ("BUILD.bazel", "MODULE.bazel", "WORKSPACE")
 TYPED_DISTRIBUTIONS = ("absl_py", "jinja2", "markupsafe", "numpy", "safetensors", "uv")
+TIMEOUT_S = 300  # mypy has been seen not to end; the whole lint takes seconds
 NOT_THERE = 127  # the exit code of third_party/buildifier's stand-in
 
 
@@ -48,9 +49,19 @@ def commands(root: pathlib.Path, fix: bool, buildifier: str) -> dict[str, list[s
 
 def outcome(command: list[str], root: pathlib.Path, environment: dict[str, str]) -> str:
     """Runs one tool and prints what it found; returns "passed", "failed" or "NOT RUN: why"."""
-    result = subprocess.run(
-        command, check=False, cwd=root, env=environment, capture_output=True, text=True
-    )
+    try:
+        result = subprocess.run(
+            command,
+            check=False,
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        print(error)
+        return "failed"
     if result.returncode == NOT_THERE:
         return f"NOT RUN: {result.stdout.strip()}"
     if result.returncode:
