@@ -82,13 +82,18 @@ def backend_of(tensor: torch.Tensor) -> str:
     return architecture(torch.npu.get_device_name(tensor.device))
 
 
+def device_guard(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
+    """Makes the tensor's device the current one, which is where Triton launches kernels."""
+    kind = tensor.device.type
+    return contextlib.nullcontext() if kind == "cpu" else getattr(torch, kind).device(tensor.device)
+
+
 def core_count(name: str) -> int:
     """Programs that a persistent grid should have on a backend; `limit_programs` caps it.
 
-    NPU: the cube cores (each brings two vector cores). CUDA: 8 per multiprocessor, more than are
-        ever resident at once, so that
-    none idles whatever a program's size. cpu-reference: 4, so that the interpreter also walks
-    several tasks per program.
+    NPU: the cube cores; each brings two vector cores. CUDA: 8 per multiprocessor, more than are
+    resident at once, so that none idles whatever a program's size. cpu-reference: 4, so that the
+    interpreter too walks several tasks per program.
     """
     count = _core_count(name)
     return count if _program_limit is None else min(count, _program_limit)

@@ -1,4 +1,4 @@
-"""The argument contract of mamba3_siso_fwd_kernel, and the copies that the kernel's layout needs."""
+"""The argument contract of mamba3_siso_fwd_kernel, and the copies that its layout rules need."""
 
 import dataclasses
 
@@ -8,6 +8,7 @@ from ops.common import checks
 from ops.mamba3_siso_fwd import problem as problem_lib
 
 CHUNK_SIZES = (32, 64)
+MIN_K = 4  # the least with a rotation; arch35's compiler (1.2.0) rejects 1 and 2
 MAX_K = 256  # the two fp32 state halves, [K / 2, V tile] each, live on chip
 _DTYPES = {torch.float16: problem_lib.FLOAT16, torch.bfloat16: problem_lib.BFLOAT16}
 _BIAS_DTYPES = (torch.float16, torch.bfloat16, torch.float32)  # what the kernel converts itself
@@ -67,7 +68,7 @@ def check(
     heads, v_dim = v.shape[2:]
     pairs = angles.shape[3]
     checks.check_range("Hq (q.shape[2])", hq, 1)
-    checks.check_range("K (q.shape[3])", k_dim, 1, MAX_K)
+    checks.check_range("K (q.shape[3])", k_dim, MIN_K, MAX_K)
     checks.check_range("H (v.shape[2])", heads, 1)
     checks.check_range("V (v.shape[3])", v_dim, 1)
     if heads % hq:

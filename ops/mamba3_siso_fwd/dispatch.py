@@ -38,7 +38,7 @@ def mamba3_siso_fwd_kernel(
     computed.)
 
     Args:
-        q, k: [B, S, Hq, K], float16 or bfloat16, 1 <= K <= 256.
+        q, k: [B, S, Hq, K], float16 or bfloat16, 4 <= K <= 256.
         v: [B, S, H, V], dtype of q, H a multiple of Hq; output head h reads q/k head h // (H //
             Hq).
         adt: [B, H, S], float32, A * dt, the log of the decay; usually <= 0, positive values are
@@ -69,9 +69,10 @@ def mamba3_siso_fwd_kernel(
     if problem.empty:
         return out
     backend = backend_lib.backend_of(q)
-    plan = _plan(problem, backend, backend_lib.core_count(backend))
-    target = torch.empty_like(out, dtype=torch.float32) if plan.stage_output else out
-    make_launch(problem, inputs, target, backend, plan).run()
+    with backend_lib.device_guard(q):
+        plan = _plan(problem, backend, backend_lib.core_count(backend))
+        target = torch.empty_like(out, dtype=torch.float32) if plan.stage_output else out
+        make_launch(problem, inputs, target, backend, plan).run()
     if plan.stage_output:
         out.copy_(target)
     return out

@@ -15,9 +15,11 @@ import triton
 import triton.language as tl
 
 # Below this, adt is a full reset. Any bound under -104 keeps exp() exact (e^-104 rounds to 0 in
-# fp32); this one also leaves room for 2^16 of positive adt after a reset before anything older
-# could come back, and 64 of its integer parts sum exactly in fp32 (2^22).
+# fp32), and -inf has to go: its differences are NaN. With this one, 64 integer parts add exactly.
 RESET = tl.constexpr(-65536.0)
+
+# The unit of a state without content, 2^-60: its square and its quotients are normal numbers.
+MIN_UNIT = tl.constexpr(8.673617379884035e-19)
 
 
 @triton.jit
@@ -25,17 +27,20 @@ def sin_cos(theta):
     """Sine and cosine of fp32 radians; absolute error below 2^-22 for |theta| <= 2^13 * pi.
 
     theta = n * pi + r with |r| <= pi / 2 (Cody and Waite): pi is split into 11 + 11 + 24 bits, so
-    the first two products are exact for |n| < 2^13, with or without fused multiply-add. cos r is
-    sin(pi/2 - |r|) rather than a polynomial of its own: it keeps the sign of the cosine right
-    beside its zeros, where an even polynomial has an absolute error of 2^-24.
+    the first two products and differences are exact for |n| <= 2^13, with fused multiply-adds or
+    without. cos r is sin(pi/2 - |r|), with that difference taken before r is rounded: where the
+    cosine crosses zero its sign is right and its error relative, not 2^-24.
     """
     n = tl.floor(theta * 0.3183098861837907 + 0.5)
     r = theta - n * 3.140625
     r = r - n * 0.0009675025939941406
-    r = r - n * 1.5099580252808664e-07
-    sign = 1.0 - 2.0 * (n - 2.0 * tl.floor(n * 0.5))
-    complement = (1.5707963705062866 - tl.abs(r)) - 4.371138828673793e-08
-    return sign * _sin_polynomial(r), sign * _sin_polynomial(complement)
+    rest = n * 1.5099580252808664e-07
+    half_turn_sign = 1.0 - 2.0 * (n - 2.0 * tl.floor(n * 0.5))
+    sin = half_turn_sign * _sin_polynomial(r - rest)
+    signed_rest = tl.where(r < 0.0, -rest, rest)
+    to_quarter = (1.5707963705062866 - tl.abs(r)) + (signed_rest - 4.371138828673793e-08)
+    cos = half_turn_sign * _sin_polynomial(to_quarter)
+    return sin, cos
 
 
 @triton.jit
@@ -57,6 +62,13 @@ def sigmoid(x):
 
 
 @triton.jit
+def power_of_two(x):
+    # The exponent bits alone: 2^floor(log2 x) of a positive normal scalar.
+    bits = x.to(tl.int32, bitcast=True) & 0x7F800000
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _row_offsets(rows, STRIDE: tl.constexpr):
     # 64 rows of a stride up to 2^24 stay inside int32; a wider one (a view into a huge tensor)
     # needs 64-bit offsets.
@@ -64,6 +76,14 @@ def _row_offsets(rows, STRIDE: tl.constexpr):
         return rows[:, None] * STRIDE
     else:
         return rows[:, None].to(tl.int64) * STRIDE
+
+
+@triton.jit
+def _bias_halves(ptrs, mask, BLOCK_K: tl.constexpr):
+    # Stride-2 loads would do as well, but Ascend's arch35 compiler (1.2.0) rejects them masked.
+    row = tl.load(ptrs, mask=mask, other=0.0)  # [BLOCK_K]
+    even, odd = tl.split(tl.reshape(row, (BLOCK_K // 2, 2)))
+    return even.to(tl.float32), odd.to(tl.float32)  # [K2] each
 
 
 @triton.jit
@@ -77,7 +97,8 @@ def _biased_halves(ptrs, mask, even_bias, odd_bias, BLOCK_T: tl.constexpr, BLOCK
     ]  # [T, K2] each
 
 
-@triton.jit
+# S and num_tasks vary from call to call and gain nothing from a variant of their own (1, or 16 n).
+@triton.jit(do_not_specialize=["S", "num_tasks"])
 def mamba3_siso_fwd(
     q_ptr,
     k_ptr,
@@ -127,6 +148,7 @@ def mamba3_siso_fwd(
     BLOCK_V: tl.constexpr,
     HAS_D: tl.constexpr,
     HAS_Z: tl.constexpr,
+    SCALE_OPERANDS: tl.constexpr,
     FP32_DOTS: tl.constexpr,
 ):
     V_TILES: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
@@ -164,60 +186,69 @@ def mamba3_siso_fwd(
 
         q_bias_base = q_bias_ptr + h64 * Q_BIAS_STRIDE_H
         k_bias_base = k_bias_ptr + h64 * K_BIAS_STRIDE_H
-        even_mask = pairs < (K + 1) // 2  # an odd K has a last even element without a partner
-        odd_mask = pairs < K // 2
-        q_bias_even = tl.load(q_bias_base + 2 * pairs, mask=even_mask, other=0.0).to(tl.float32)
-        q_bias_odd = tl.load(q_bias_base + 2 * pairs + 1, mask=odd_mask, other=0.0).to(tl.float32)
-        k_bias_even = tl.load(k_bias_base + 2 * pairs, mask=even_mask, other=0.0).to(tl.float32)
-        k_bias_odd = tl.load(k_bias_base + 2 * pairs + 1, mask=odd_mask, other=0.0).to(tl.float32)
+        k_mask = cols < K
+        q_bias_even, q_bias_odd = _bias_halves(q_bias_base + cols, k_mask, BLOCK_K)
+        k_bias_even, k_bias_odd = _bias_halves(k_bias_base + cols, k_mask, BLOCK_K)
         if HAS_D:
             skip = tl.load(d_ptr + h64 * D_STRIDE_H)
 
         state_even = tl.zeros((K2, BLOCK_V), dtype=tl.float32)
         state_odd = tl.zeros((K2, BLOCK_V), dtype=tl.float32)
+        unit = MIN_UNIT
 
         for start in range(0, S, BLOCK_T):
             start64 = tl.cast(start, tl.int64)
             left = S - start  # tokens from here to the end; the last tile has fewer than BLOCK_T
             in_seq = rows < left
 
-            # Gates, [T] fp32. Beyond the end everything is 0: such a token decays nothing and adds
-            # nothing.
+            # Gates, [T] fp32. Beyond the end all are 0: such a token neither decays nor adds. The
+            # first token's adt has nothing to scale; read as 0, it cannot make inf * 0 of it.
             adt = tl.load(adt_base + start64 + rows, mask=in_seq & (rows > -start), other=0.0)
             dt = tl.load(dt_base + start64 + rows, mask=in_seq, other=0.0)
             trap = tl.load(trap_base + start64 + rows, mask=in_seq, other=0.0)
-            in_seq_next = (
-                rows < left - 1
-            )  # nu looks one token ahead, across the tile's edge, and is 0 at the last token
+            # nu looks one token ahead, across the tile's edge, and is 0 at the last token.
+            in_seq_next = rows < left - 1
             dt_next = tl.load(dt_base + start64 + 1 + rows, mask=in_seq_next, other=0.0)
             trap_next = tl.load(trap_base + start64 + 1 + rows, mask=in_seq_next, other=0.0)
             gamma = dt * sigmoid(trap)
             scale = gamma + dt_next * sigmoid(-trap_next)  # s = gamma + nu
 
-            # Cumulative sums of adt, as integer and fraction: integer parts add and subtract
-            # exactly, so exp(c_i - c_j) keeps its accuracy however many resets lie before j (one
-            # fp32 sum near 8000 would be off by 5e-4).
+            # Running sums c of adt, as integer plus fraction: integers add and subtract exactly, so
+            # e^{c_i - c_j} stays accurate however many resets lie before token j. One fp32 sum near
+            # -8000 would be off by 5e-4, a unit of fp16 (measured: up to 1.18 times r's error).
+            # Masked sums, because a 1-D scan is a scalar loop on arch32.
             adt = tl.where(adt < RESET, RESET, adt)
             whole = tl.floor(adt + 0.5)
             part = adt - whole
-            whole_sum = tl.sum(tl.where(up_to, whole[None, :], 0.0), 1)
-            part_sum = tl.sum(tl.where(up_to, part[None, :], 0.0), 1)
-            whole_total = tl.sum(whole, 0)
-            part_total = tl.sum(part, 0)
-            decay_in = tl.exp(whole_sum + part_sum)  # e^{c_i}: from the tile's start to token i
-            decay_out = tl.exp((whole_total - whole_sum) + (part_total - part_sum))  # e^{T - c_j}
-            decay_tile = tl.exp(whole_total + part_total)
+            c_whole = tl.sum(tl.where(up_to, whole[None, :], 0.0), 1)
+            c_part = tl.sum(tl.where(up_to, part[None, :], 0.0), 1)
+            total_whole = tl.sum(whole, 0)
+            total_part = tl.sum(part, 0)
+            decay_in = tl.exp(c_whole + c_part)  # from the tile's start to token i
+            decay_out = tl.exp((total_whole - c_whole) + (total_part - c_part))  # j to the end
+            decay_tile = tl.exp(total_whole + total_part)
 
-            # q and k: bias, row product of the diagonal, rotation, one rounding to the operand
-            # dtype.
-            qk_mask = in_seq[:, None] & (cols < K)[None, :]
+            if SCALE_OPERANDS:
+                # fp16 is subnormal below 6e-5, where products with small steps dt lie. State and
+                # weights are therefore held in units of 32 times the largest s that they contain:
+                # full precision for any dt as long as 2^-9 < |q.k| < 2^21. Powers of two, so that
+                # no operand is rounded otherwise than without a unit.
+                largest = power_of_two(32.0 * tl.max(tl.abs(scale), 0))
+                faded = power_of_two(unit * decay_tile)
+                next_unit = tl.maximum(tl.maximum(faded, largest), MIN_UNIT)
+                decay_in *= unit / next_unit
+                decay_tile *= unit / next_unit
+                scale = scale / next_unit
+                unit = next_unit
+
+            # q and k: bias, rows' products, rotation, one rounding to the operand dtype.
+            qk_mask = in_seq[:, None] & k_mask[None, :]
             q_ptrs = q_base + start64 * Q_STRIDE_S + _row_offsets(rows, Q_STRIDE_S) + cols[None, :]
             k_ptrs = k_base + start64 * K_STRIDE_S + _row_offsets(rows, K_STRIDE_S) + cols[None, :]
             qe, qo = _biased_halves(q_ptrs, qk_mask, q_bias_even, q_bias_odd, BLOCK_T, BLOCK_K)
             ke, ko = _biased_halves(k_ptrs, qk_mask, k_bias_even, k_bias_odd, BLOCK_T, BLOCK_K)
-            diagonal = gamma * tl.sum(
-                qe * ke + qo * ko, 1
-            )  # a rotation keeps q.k at equal positions
+            # A rotation keeps q.k at equal positions.
+            diagonal = gamma * tl.sum(qe * ke + qo * ko, 1)
             if HAS_D:
                 diagonal += skip
             if A > 0:
@@ -238,9 +269,8 @@ def mamba3_siso_fwd(
 
             # Weights of earlier tokens of the tile, [T, T] fp32. The exponent is masked before
             # exp(): above the diagonal it could overflow.
-            exponent = (whole_sum[:, None] - whole_sum[None, :]) + (
-                part_sum[:, None] - part_sum[None, :]
-            )
+            exponent = c_whole[:, None] - c_whole[None, :]
+            exponent += c_part[:, None] - c_part[None, :]
             decay = tl.exp(tl.where(earlier, exponent, -256.0))  # exactly 0 where masked
             weights = tl.dot(q_rot_even, tl.trans(k_rot_even), input_precision="ieee")
             weights += tl.dot(q_rot_odd, tl.trans(k_rot_odd), input_precision="ieee")
@@ -256,8 +286,11 @@ def mamba3_siso_fwd(
             # Output: state before the tile, earlier tokens of the tile, the token itself.
             o = tl.dot(q_rot_even, state_even.to(DOT), input_precision="ieee")
             o += tl.dot(q_rot_odd, state_odd.to(DOT), input_precision="ieee")
-            o = o * decay_in[:, None] + diagonal[:, None] * v_fp32
+            o = o * decay_in[:, None]
             o += tl.dot(weights.to(DOT), v.to(DOT), input_precision="ieee")
+            if SCALE_OPERANDS:
+                o = o * unit
+            o += diagonal[:, None] * v_fp32
 
             # State: the weight goes to v, which is exact in 16 bits and so is rounded once, as k
             # is.

@@ -10,8 +10,9 @@ from ops.mamba3_siso_fwd import problem as problem_lib
 CPU_REFERENCE = "cpu-reference"
 CUDA = "cuda"
 
-_MIN_BLOCK_K = 32  # two halves of 16: the smallest side of a matrix product that every device takes
-_MIN_BLOCK_V = 16
+# Ascend's arch35 compiler (1.2.0) rejects narrower tiles (halves of 16, or 16 columns of v).
+_MIN_BLOCK_K = 64
+_MIN_BLOCK_V = 32
 _MAX_TASKS = 2**31 - 2**16  # the kernel's task counter is an int32 that steps by up to 2^16
 
 
@@ -77,32 +78,35 @@ def make_plan(problem: problem_lib.Problem, backend: str, cores: int) -> Plan:
         "BLOCK_V": block_v,
         "HAS_D": problem.has_d,
         "HAS_Z": problem.has_z,
+        "SCALE_OPERANDS": problem.dtype == problem_lib.FLOAT16,
         "FP32_DOTS": interpreted_bf16,
     }
     return Plan(
         programs=min(num_tasks, cores),
         num_tasks=num_tasks,
         constants=constants,
-        options=_options(block_t, block_k, block_v) if backend == CUDA else {},
+        options=_options(block_k, block_v) if backend == CUDA else {},
         stage_output=interpreted_bf16,
     )
 
 
 def _tiles(problem: problem_lib.Problem) -> tuple[int, int, int]:
+    """(BLOCK_T, BLOCK_K, BLOCK_V), the largest that fit the 192 KiB of an Ascend vector core.
+
+    The halves of q, k and of the rotation grow with T * K, the state with K * V.
+    """
     block_k = max(_MIN_BLOCK_K, _next_power_of_two(problem.K))
-    if problem.V % 64 == 0:
-        block_v = 64
-    else:
-        block_v = max(_MIN_BLOCK_V, min(32, _next_power_of_two(problem.V)))
     block_t = problem.chunk_size
     if problem.S <= 32 or block_k > 64:
         block_t = 32
+    # 64 columns where they divide V, so that no lane idles.
+    block_v = 64 if problem.V % 64 == 0 and block_k <= 128 else _MIN_BLOCK_V
     return block_t, block_k, block_v
 
 
-def _options(block_t: int, block_k: int, block_v: int) -> dict[str, int]:
-    # num_stages 2 was slower than 1 on pointer loads (H200); 8 warps keep the two fp32 state halves
-    # of a wide K in registers.
+def _options(block_k: int, block_v: int) -> dict[str, int]:
+    # One stage: the loads are by pointer, which pipelining slowed down on an H200. Eight warps for
+    # a wide tile, because the fp32 state halves alone would fill the registers of four.
     return {"num_warps": 8 if block_k * block_v >= 128 * 64 else 4, "num_stages": 1}
 
 

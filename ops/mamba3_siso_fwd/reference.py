@@ -109,6 +109,10 @@ def chunked(
     def operand(x):
         return x if operand_dtype is None else x.to(operand_dtype).to(compute_dtype)
 
+    def scaled_operand(x):  # [..., rows, columns] of one tile, in a unit that suits the dtype
+        exponent = torch.frexp(x.abs().amax((-2, -1), keepdim=True)).exponent
+        return torch.ldexp(operand(torch.ldexp(x, -exponent)), exponent)
+
     b, s, heads, v_dim = v.shape
     out = torch.zeros(b, s, heads, v_dim, dtype=compute_dtype, device=v.device)
     q_flat = _per_head(q, q_bias, compute_dtype)
@@ -125,30 +129,28 @@ def chunked(
     if d is not None:
         diagonal = diagonal + d.to(compute_dtype)[:, None]
 
-    # Sums of adt stay in float64: the README documents no rounding of them. -2^20 stands for -inf,
-    # whose differences are NaN.
-    log_decay = adt.double().clamp(min=-(2.0**20))
+    # Sums of adt stay in float64: the README documents no rounding of them. The first token's is
+    # dropped: there is nothing that it could scale.
+    log_decay = torch.nn.functional.pad(adt.double()[:, :, 1:], (1, 0))[:, :, :s]
     state = torch.zeros(b, heads, v_dim, q.shape[3], dtype=compute_dtype, device=v.device)
     for start in range(0, s, chunk_size):
         part = slice(start, min(start + chunk_size, s))
-        sums = log_decay[:, :, part].cumsum(-1)
-        if start == 0:
-            sums = (
-                sums - sums[:, :, :1]
-            )  # there is nothing before the first token that its adt could scale
-        total = sums[:, :, -1:]
+        steps = log_decay[:, :, part]
+        since_start = torch.exp(steps.cumsum(-1)).to(compute_dtype)
+        # [i, j]: the sum over tokens j + 1 to i, added up as such, so that -inf needs no care.
+        between = steps[..., :, None].expand(*steps.shape, steps.shape[-1]).tril(-1).cumsum(-2)
+        decay = torch.exp(between).to(compute_dtype)
         q_c, k_c, v_c, s_c = (
             q_rot[:, :, part],
             k_rot[:, :, part],
             values[:, :, part],
             scale[:, :, part],
         )
-        differences = (sums[..., :, None] - sums[..., None, :]).tril(-1)
-        weights = (q_c @ k_c.mT) * torch.exp(differences).to(compute_dtype) * s_c[..., None, :]
-        o = (q_c @ operand(state).mT) * torch.exp(sums).to(compute_dtype)[..., None]
-        o = o + operand(weights.tril(-1)) @ v_c + diagonal[:, :, part, None] * v_c
-        weighted = operand(v_c * (s_c * torch.exp(total - sums).to(compute_dtype))[..., None])
-        state = state * torch.exp(total).to(compute_dtype)[..., None] + weighted.mT @ k_c
+        weights = (q_c @ k_c.mT) * decay * s_c[..., None, :]
+        o = (q_c @ scaled_operand(state).mT) * since_start[..., None]
+        o = o + scaled_operand(weights.tril(-1)) @ v_c + diagonal[:, :, part, None] * v_c
+        weighted = scaled_operand(v_c * (s_c * decay[..., -1, :])[..., None])
+        state = state * since_start[..., -1:, None] + weighted.mT @ k_c
         out[:, part] = o.transpose(1, 2)
     if z is not None:
         gate_z = z.to(compute_dtype)

@@ -1,0 +1,96 @@
+"""Tests of ops.common.checks: what passes, and the whole message of what does not."""
+
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+
+from ops.common import checks
+
+
+class ChecksTest(parameterized.TestCase):
+    def _assert_raises(self, kind, message, check, *args):
+        with self.assertRaises(kind) as caught:
+            check(*args)
+        self.assertEqual(str(caught.exception), message)
+
+    def test_tensor(self):
+        x = torch.zeros(2)
+        self.assertIs(checks.check_tensor("x", x), x)
+        message = "x: got ndarray, allowed: torch.Tensor"
+        self._assert_raises(TypeError, message, checks.check_tensor, "x", np.zeros(2))
+        message = "x: got NoneType, allowed: torch.Tensor"
+        self._assert_raises(TypeError, message, checks.check_tensor, "x", None)
+
+    def test_dtype(self):
+        x = torch.zeros(2)
+        checks.check_dtype("x", x, (torch.float16, torch.float32))
+        self._assert_raises(
+            TypeError,
+            "x: got dtype torch.float32, allowed: torch.float16, torch.bfloat16",
+            checks.check_dtype,
+            "x",
+            x,
+            (torch.float16, torch.bfloat16),
+        )
+
+    def test_floating(self):
+        for dtype in (torch.float16, torch.float64, torch.float8_e4m3fn):
+            checks.check_floating("x", torch.zeros(2).to(dtype))
+        message = "x: got dtype torch.int32, allowed: any floating-point dtype"
+        x = torch.zeros(2, dtype=torch.int32)
+        self._assert_raises(TypeError, message, checks.check_floating, "x", x)
+
+    def test_dims(self):
+        checks.check_dims("x", torch.zeros(2, 3), "[B, S]")
+        message = "x: got 2 dimensions [2, 3], allowed: 3, [B, S, H]"
+        x = torch.zeros(2, 3)
+        self._assert_raises(ValueError, message, checks.check_dims, "x", x, "[B, S, H]")
+
+    def test_shape(self):
+        x = torch.zeros(2, 3)
+        checks.check_shape("x", x, (2, 3), "[B, S]")
+        message = "x: got shape [2, 3], allowed: [B, S] = [2, 4]"
+        self._assert_raises(ValueError, message, checks.check_shape, "x", x, (2, 4), "[B, S]")
+
+    def test_same_device(self):
+        x = torch.zeros(1, device="meta")
+        checks.check_same_device("x", x, torch.device("meta"), "q")
+        message = "x: got device meta, allowed: cpu, the device of q"
+        cpu = torch.device("cpu")
+        self._assert_raises(ValueError, message, checks.check_same_device, "x", x, cpu, "q")
+
+    def test_strided(self):
+        checks.check_strided("x", torch.zeros(2, 2).t())
+        message = "x: got layout torch.sparse_coo, allowed: torch.strided"
+        x = torch.zeros(2, 2).to_sparse()
+        self._assert_raises(TypeError, message, checks.check_strided, "x", x)
+
+    def test_range(self):
+        for value in (1, 4, 9):
+            checks.check_range("n", value, 1, 9)
+        checks.check_range("n", 10**12, 1)
+        message = "n: got 0, allowed: 1 to 9"
+        self._assert_raises(ValueError, message, checks.check_range, "n", 0, 1, 9)
+        message = "n: got 10, allowed: 1 to 9"
+        self._assert_raises(ValueError, message, checks.check_range, "n", 10, 1, 9)
+        message = "n: got 0, allowed: 1 or more"
+        self._assert_raises(ValueError, message, checks.check_range, "n", 0, 1)
+
+    def test_choice(self):
+        checks.check_choice("n", 32, (32, 64))
+        message = "n: got 40, allowed: 32 or 64"
+        self._assert_raises(ValueError, message, checks.check_choice, "n", 40, (32, 64))
+
+    @parameterized.parameters(
+        (64.0, "64.0 of type float"),
+        (True, "True of type bool"),
+        ("64", "'64' of type str"),
+        (None, "None of type NoneType"),
+    )
+    def test_choice_takes_ints_only(self, value, got):
+        message = f"n: got {got}, allowed: the int 32 or 64"
+        self._assert_raises(TypeError, message, checks.check_choice, "n", value, (32, 64))
+
+
+if __name__ == "__main__":
+    absltest.main()

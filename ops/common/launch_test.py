@@ -1,0 +1,101 @@
+"""Tests of ops.common.launch in Triton's interpreter; TRITON_INTERPRET=1 must be set."""
+
+import torch
+import triton
+import triton.language as tl
+from absl.testing import absltest, parameterized
+
+from ops.common import backend, launch
+
+
+@triton.jit
+def add_to_each(x_ptr, y_ptr, other_ptr, value, STEP: tl.constexpr):
+    index = tl.program_id(0)
+    tl.store(y_ptr + index, tl.load(x_ptr + index * STEP) + value)
+
+
+def _launch(grid=(4,), x=None, y=None, value=2):
+    return launch.Launch(
+        kernel=add_to_each,
+        backend=backend.CPU_REFERENCE,
+        grid=grid,
+        args={
+            "x_ptr": torch.arange(4.0) if x is None else x,
+            "y_ptr": torch.zeros(4) if y is None else y,
+            "other_ptr": None,
+            "value": value,
+        },
+        constants={"STEP": 1},
+        options={},
+    )
+
+
+class LaunchTest(parameterized.TestCase):
+    def test_runs_the_kernel(self):
+        y = torch.zeros(4)
+        _launch(y=y).run()
+        self.assertEqual(y.tolist(), [2.0, 3.0, 4.0, 5.0])
+
+    def test_takes_views_as_they_are(self):
+        # Triton's interpreter alone raises for an expanded tensor.
+        y = torch.zeros(4)
+        x = torch.full((1,), 5.0).expand(4)
+        launch.Launch(
+            add_to_each,
+            backend.CPU_REFERENCE,
+            (4,),
+            {"x_ptr": x, "y_ptr": y, "other_ptr": None, "value": 1},
+            {"STEP": 0},
+            {},
+        ).run()
+        self.assertEqual(y.tolist(), [6.0] * 4)
+        base = torch.arange(8.0)
+        _launch(x=base[4:], y=y).run()
+        self.assertEqual(y.tolist(), [6.0, 7.0, 8.0, 9.0])
+
+    @parameterized.parameters(((0,),), ((65536,),), ((256, 256),), ((2, 0),), ((),), ((1,) * 4,))
+    def test_refuses_grids_that_no_device_takes(self, grid):
+        y = torch.zeros(4)
+        with self.assertRaisesRegex(ValueError, "grid of add_to_each: got .*1 to 65535 programs"):
+            _launch(grid=grid, y=y).run()
+        self.assertEqual(y.tolist(), [0.0] * 4)
+
+    def test_signature(self):
+        planned = _launch(x=torch.zeros(1, dtype=torch.bfloat16), value=2**31)
+        self.assertEqual(planned.signature(), {"x_ptr": "*bf16", "y_ptr": "*fp32", "value": "i64"})
+        self.assertEqual(_launch(value=2**31 - 1).signature()["value"], "i32")
+        self.assertEqual(_launch(value=-(2**31)).signature()["value"], "i32")
+        with self.assertRaisesRegex(ValueError, "x_ptr: got dtype torch.complex64, allowed"):
+            _launch(x=torch.zeros(1, dtype=torch.complex64)).signature()
+
+    def test_planning_launches_nothing(self):
+        y = torch.zeros(4)
+        with launch.record() as launches:
+            planned = _launch(y=y)
+        self.assertEqual(planned.name, "add_to_each")
+        self.assertEqual(planned.programs, 4)
+        self.assertEmpty(launches)
+        self.assertEqual(y.tolist(), [0.0] * 4)
+
+
+class RecordTest(absltest.TestCase):
+    def test_sees_the_launches_of_its_block(self):
+        _launch().run()
+        with launch.record() as outer:
+            _launch(grid=(1,)).run()
+            with launch.record() as inner:
+                _launch(grid=(2,)).run()
+            _launch(grid=(3,)).run()
+        _launch().run()
+        self.assertEqual([each.grid for each in outer], [(1,), (2,), (3,)])
+        self.assertEqual([each.grid for each in inner], [(2,)])
+
+    def test_stops_after_an_error(self):
+        with self.assertRaises(KeyError), launch.record() as launches:
+            raise KeyError
+        _launch().run()
+        self.assertEmpty(launches)
+
+
+if __name__ == "__main__":
+    absltest.main()

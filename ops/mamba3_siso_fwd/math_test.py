@@ -1,0 +1,110 @@
+"""Tests of the kernel's own sine, cosine and sigmoid against float64."""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from absl.testing import absltest, parameterized
+
+from ops.common import launch
+from ops.mamba3_siso_fwd import kernel
+from testing import unit
+
+_BLOCK = 1024
+
+
+@triton.jit
+def apply_all(x_ptr, sin_ptr, cos_ptr, sigmoid_ptr, power_ptr, BLOCK: tl.constexpr):
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + index)
+    sin, cos = kernel.sin_cos(x)
+    tl.store(sin_ptr + index, sin)
+    tl.store(cos_ptr + index, cos)
+    tl.store(sigmoid_ptr + index, kernel.sigmoid(x))
+    tl.store(power_ptr + index, kernel.power_of_two(tl.abs(x)))
+
+
+def _apply(values):
+    """Values in fp32, and sin, cos, sigmoid and power_of_two of them, all in float64."""
+    flat = torch.as_tensor(values, dtype=torch.float64).float()
+    padded = torch.nn.functional.pad(flat, (0, -len(flat) % _BLOCK), value=1.0)
+    padded = padded.to(unit.DEVICE.torch_device)
+    results = [torch.full_like(padded, math.nan) for _ in range(4)]
+    names = ("sin_ptr", "cos_ptr", "sigmoid_ptr", "power_ptr")
+    launch.Launch(
+        kernel=apply_all,
+        backend=unit.DEVICE.name,
+        grid=(len(padded) // _BLOCK,),
+        args={"x_ptr": padded, **dict(zip(names, results, strict=True))},
+        constants={"BLOCK": _BLOCK},
+        options={},
+    ).run()
+    return [x.double().cpu()[: len(flat)] for x in (padded, *results)]
+
+
+class SinCosTest(parameterized.TestCase):
+    def _assert_close(self, values, bound):
+        x, sin, cos, _, _ = _apply(values)
+        self.assertLessEqual((sin - x.sin()).abs().max().item(), bound)
+        self.assertLessEqual((cos - x.cos()).abs().max().item(), bound)
+
+    @parameterized.parameters(
+        (math.pi, 2.0**-22),
+        (16 * math.pi, 2.0**-22),  # the contract's range
+        (2**13 * math.pi, 2.0**-22),  # the documented limit
+        (1e5, 2.0**-17),  # beyond: still a rotation
+    )
+    def test_error(self, limit, bound):
+        self._assert_close(torch.linspace(-limit, limit, 200_000, dtype=torch.float64), bound)
+
+    def test_beside_multiples_of_quarter_turns(self):
+        # Down to one unit in the last place of theta, where sine or cosine is as small as it gets.
+        centres = torch.arange(-64, 65, dtype=torch.float64).mul(math.pi / 2).float()
+        values = [centres]
+        for toward in (-math.inf, math.inf):
+            step = centres
+            for _ in range(8):
+                step = torch.nextafter(step, torch.tensor(toward))
+                values.append(step)
+        values = torch.cat(values).double()
+        self._assert_close(values, 2.0**-22)
+        x, sin, cos, _, _ = _apply(values)
+        self.assertTrue(torch.equal(sin.sign(), x.sin().sign()))
+        self.assertTrue(torch.equal(cos.sign(), x.cos().sign()))
+
+    def test_small_angles(self):
+        values = [3e-4, -3e-4, 0.0, 1e-30, -1e-30, 1e-8, -1e-8]
+        x, sin, cos, _, _ = _apply(values)
+        self.assertTrue(torch.equal(sin.sign(), x.sign()))
+        self.assertLess((sin - x.sin()).abs().max().item(), 2.0**-24 * 3e-4 + 1e-40)
+        self.assertLessEqual((cos - x.cos()).abs().max().item(), 2.0**-22)
+
+    def test_not_finite(self):
+        _, sin, cos, _, _ = _apply([math.inf, -math.inf, math.nan])
+        self.assertTrue(sin.isnan().all())
+        self.assertTrue(cos.isnan().all())
+
+
+class SigmoidTest(absltest.TestCase):
+    def test_relative_error(self):
+        x, _, _, sigmoid, _ = _apply(torch.linspace(-87, 87, 50_000, dtype=torch.float64))
+        relative = (sigmoid - x.sigmoid()).abs() / x.sigmoid()
+        # exp() of a rounded negation: a relative error of |x| units is the argument's own.
+        self.assertLess(relative.max().item(), 2.0**-20)
+
+    def test_far_out(self):
+        _, _, _, sigmoid, _ = _apply([-1e4, -200.0, 200.0, 1e4, -math.inf, math.inf])
+        self.assertEqual(sigmoid.tolist(), [0.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+
+
+class PowerOfTwoTest(absltest.TestCase):
+    def test_rounds_down_to_a_power_of_two(self):
+        values = [1.0, 1.5, 2.0, 3.999, 4.0, 1e-30, 1e30, 0.7, 8.673617379884035e-19]
+        x, _, _, _, power = _apply(values)
+        expected = torch.exp2(torch.floor(torch.log2(x)))
+        self.assertEqual(power.tolist(), expected.tolist())
+
+
+if __name__ == "__main__":
+    absltest.main()
