@@ -58,7 +58,7 @@ _PROBE = "import os, sys; " + \
 
 _MISSING = """
 ascend_ops needs Python {version} (triton-ascend has wheels for no later one); {found}.
-Install it (Debian 12, Ubuntu 22.04: apt-get install python{version}), or point OPS_PYTHON to one:
+Install it (Debian 12: apt-get install python{version}), or point OPS_PYTHON to one:
     OPS_PYTHON=/path/to/python{version} ./bazelw test //...
 """
 
