@@ -25,7 +25,8 @@ def workspace_bytes(case: cases.Case, device: str) -> int:
     for tensor in case.tensors.values():
         if tensor is None:
             continue
-        if tensor.layout == "strided":  # stride 2 on the last axis: copied
+        # Last axes with gaps are copied. A permuted tensor of three axes has its last one moved.
+        if tensor.layout == "strided" or (tensor.layout == "permuted" and len(tensor.shape) == 3):
             total += math.prod(tensor.shape) * cases.ITEMSIZE[tensor.dtype]
         if tensor.dtype == "float64":  # a bias: converted to fp32
             total += math.prod(tensor.shape) * 4

@@ -1,0 +1,398 @@
+"""Tests of the public function and its kernel on the device that the target is for."""
+
+import dataclasses
+import inspect
+import math
+
+import torch
+from absl.testing import absltest, parameterized
+
+from ops import mamba3_siso_fwd
+from ops.common import backend, launch
+from ops.mamba3_siso_fwd import contract, dispatch, reference
+from ops.mamba3_siso_fwd import plan as plan_lib
+from testing import guard, unit
+
+_DEVICE = unit.DEVICE.torch_device
+_UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+_op = mamba3_siso_fwd.mamba3_siso_fwd_kernel
+
+
+def _inputs(b=1, s=70, hq=1, heads=2, k_dim=64, v_dim=32, pairs=16, dtype=torch.float16, seed=0):
+    """Arguments on the CPU: normal q, k, v and z; decays from 0.7 to 1; every step adds."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    return {
+        "q": normal(b, s, hq, k_dim).to(dtype),
+        "k": normal(b, s, hq, k_dim).to(dtype),
+        "v": normal(b, s, heads, v_dim).to(dtype),
+        "adt": -0.1 * normal(b, heads, s).abs(),
+        "dt": 0.1 * normal(b, heads, s),
+        "trap": 2 * normal(b, heads, s),
+        "q_bias": normal(heads, k_dim),
+        "k_bias": normal(heads, k_dim),
+        "angles": 10 * normal(b, s, heads, pairs),
+        "d": normal(heads),
+        "z": normal(b, s, heads, v_dim).to(dtype),
+    }
+
+
+def _on_device(arguments):
+    return {
+        name: value.to(_DEVICE) if isinstance(value, torch.Tensor) else value
+        for name, value in arguments.items()
+    }
+
+
+def _distance(actual, expected):
+    actual = actual.double().cpu()
+    return ((actual - expected).norm() / expected.norm()).item()
+
+
+def _in_fp32(arguments, chunk_size=64):
+    """Runs the production kernel with fp32 operands and output: its algorithm without 16 bits."""
+    problem, inputs = contract.check(
+        **({"d": None, "z": None} | _on_device(arguments)), chunk_size=chunk_size
+    )
+    plan = plan_lib.make_plan(problem, unit.DEVICE.name, 5)
+    constants = {**plan.constants, "FP32_DOTS": True}
+    plan = dataclasses.replace(plan, constants=constants)
+    out = torch.full(inputs.v.shape, math.nan, device=_DEVICE)
+    dispatch.make_launch(problem, inputs, out, unit.DEVICE.name, plan).run()
+    return out
+
+
+class ValuesTest(parameterized.TestCase):
+    @parameterized.product(
+        dtype=(torch.float16, torch.bfloat16),
+        sizes=(
+            {"b": 2, "s": 1},
+            {"s": 33, "hq": 2, "v_dim": 33},
+            {"s": 65, "hq": 2, "heads": 6, "v_dim": 16, "pairs": 2},
+            {"s": 70, "k_dim": 128, "v_dim": 64},
+            {"s": 100, "k_dim": 17, "v_dim": 1, "pairs": 8},
+            {"s": 20, "k_dim": 256, "v_dim": 40, "pairs": 0},
+        ),
+        chunk_size=(32, 64),
+    )
+    def test_golden(self, dtype, sizes, chunk_size):
+        x = _inputs(**sizes, dtype=dtype)
+        out = _op(**_on_device(x), chunk_size=chunk_size)
+        self.assertEqual((out.shape, out.dtype), (x["v"].shape, dtype))
+        self.assertTrue(out.is_contiguous())
+        golden = reference.golden(**x)
+        r = _distance(reference.same_precision(**x, chunk_size=chunk_size), golden)
+        limit = max(1.2 * r, 0.6 * _UNIT_ROUNDOFF[dtype])  # gate G1 of the accuracy policy
+        self.assertLessEqual(_distance(out, golden), limit)
+
+    @parameterized.product(has_d=(False, True), has_z=(False, True))
+    def test_optional_arguments(self, has_d, has_z):
+        x = _inputs()
+        if not has_d:
+            del x["d"]
+        if not has_z:
+            del x["z"]
+        self.assertLess(_distance(_op(**_on_device(x)), reference.golden(**x)), 2.0**-11)
+
+    # In fp32 nothing hides behind 16-bit rounding: one wrong gate, angle, bias or mask in a
+    # hundred thousand shows. 2^-19 leaves room for sums in other orders; measured is 2^-21.
+    @parameterized.parameters(
+        {"b": 2, "s": 1, "heads": 3},
+        {"s": 2},
+        {"s": 31, "hq": 2},
+        {"s": 32},
+        {"s": 33, "hq": 2, "heads": 6},
+        {"s": 63, "k_dim": 128, "v_dim": 64, "pairs": 64},
+        {"s": 64, "v_dim": 33},
+        {"s": 65, "v_dim": 96, "pairs": 32},
+        {"s": 100, "k_dim": 128, "v_dim": 16, "pairs": 32},
+        {"s": 130, "k_dim": 30, "v_dim": 5, "pairs": 14},
+        {"s": 70, "k_dim": 17, "v_dim": 1, "pairs": 8},
+        {"s": 40, "k_dim": 256, "v_dim": 64, "pairs": 2},
+        {"b": 2, "s": 50, "hq": 1, "heads": 10, "pairs": 0},
+    )
+    def test_algorithm(self, **sizes):
+        for dtype in (torch.float16, torch.bfloat16):
+            x = _inputs(**sizes, dtype=dtype)
+            golden = reference.golden(**x)
+            for chunk_size in (32, 64):
+                self.assertLess(_distance(_in_fp32(x, chunk_size), golden), 2.0**-19)
+
+    @parameterized.parameters(
+        {"adt": (-88.0,)},
+        {"adt": (-1e4, -0.01)},
+        {"adt": (-130.3, -0.01)},  # one fp32 sum of these is off by 2^-11
+        {"adt": (-1e9, -0.3, 0.0)},
+        {"adt": (-math.inf, -0.1, -0.1, 0.05)},
+        {"adt": (-math.inf, 60.0, -60.0, 0.1)},  # what a reset forgot stays forgotten
+        {"adt": (0.0,)},
+        {"adt": (0.2, -0.1)},
+        {"dt": (0.0, 0.1)},
+        {"dt": (1e-4, -1e-4)},
+        {"dt": (1e-30, 1e-25)},
+        {"dt": (100.0, 1e-3)},
+        {"trap": (-200.0, 200.0)},
+        {"trap": (-20.0,)},
+        {"angles": (3e-4, -3e-4)},
+        {"angles": tuple(n * math.pi / 2 for n in range(-16, 17))},
+    )
+    def test_special_values(self, **values):
+        x = _inputs(s=100)
+        for name, cycle in values.items():
+            axis = 1 if name == "angles" else 2
+            line = torch.tensor(cycle).repeat(100)[:100]
+            x[name].copy_(line.view([-1 if i == axis else 1 for i in range(x[name].dim())]))
+        # Without d: it would hide what small steps contribute.
+        x = {name: value for name, value in x.items() if name not in ("d", "z")}
+        out, golden = _in_fp32(x), reference.golden(**x)
+        self.assertTrue(out.isfinite().all())
+        self.assertLess(_distance(out, golden), 2.0**-18)
+
+    def test_steps_of_zero_leave_the_skip_connection(self):
+        x = _inputs()
+        x["dt"].zero_()
+        z = x["z"].float()
+        expected = (x["d"][:, None] * x["v"].float() * z * z.sigmoid()).double()
+        self.assertLess(_distance(_in_fp32(x), expected), 2.0**-22)
+
+    def test_decay_of_the_first_token_has_nothing_to_scale(self):
+        x = _inputs()
+        expected = _op(**_on_device(x))
+        for value in (-math.inf, 1e3, 1e38):
+            x["adt"][:, :, 0] = value
+            self.assertTrue(torch.equal(_op(**_on_device(x)), expected))
+
+    def test_small_steps_keep_full_precision_in_fp16(self):
+        x = _inputs()
+        x = {name: value for name, value in x.items() if name not in ("d", "z")}
+        x["dt"] *= 1e-5
+        x["v"] *= 100
+        self.assertLess(_distance(_op(**_on_device(x)), reference.golden(**x)), 2.0**-11)
+
+    def test_large_steps_do_not_overflow_in_fp16(self):
+        # State and weights reach 1e6 here; opposite skips bring the output back into fp16's range.
+        x = _inputs(s=40)
+        x = {name: value for name, value in x.items() if name not in ("d", "z")}
+        x["dt"] *= 1e4
+        x["v"] *= 1e-2
+        x["q"] *= 0.1
+        x["q_bias"] *= 0.1
+        out, golden = _op(**_on_device(x)), reference.golden(**x)
+        self.assertLess(golden.abs().max().item(), 65504)
+        self.assertTrue(out.isfinite().all())
+        self.assertLess(_distance(out, golden), 2.0**-11)
+
+    def test_bias_dtypes(self):
+        x = _inputs()
+        for name in ("q_bias", "k_bias"):
+            x[name] = x[name].half().float()  # exact in all of them
+        expected = _op(**_on_device(x))
+        for dtype in (torch.float16, torch.float64):
+            y = x | {name: x[name].to(dtype) for name in ("q_bias", "k_bias")}
+            self.assertTrue(torch.equal(_op(**_on_device(y)), expected))
+        x["q_bias"] = x["q_bias"].bfloat16()
+        x["k_bias"] = x["k_bias"].bfloat16()
+        self.assertLess(_distance(_op(**_on_device(x)), reference.golden(**x)), 2.0**-11)
+
+
+class LayoutTest(parameterized.TestCase):
+    def _check(self, x, views):
+        expected = _op(**_on_device(x))
+        for name, view in views.items():
+            self.assertTrue(torch.equal(view.cpu(), x[name]))
+        before = {name: view.clone() for name, view in views.items()}
+        out = _op(**(_on_device(x) | views))
+        self.assertTrue(torch.equal(out, expected))
+        for name, view in views.items():
+            self.assertTrue(torch.equal(view, before[name]))
+
+    def test_slices_of_wider_tensors(self):
+        # NaN all around: an access outside the slice shows, whichever axis it leaves.
+        x = _inputs(b=2, s=37, hq=2, heads=4, k_dim=40, v_dim=33, pairs=6)
+        views = {}
+        for name, value in x.items():
+            wide = torch.full([n + 4 for n in value.shape], math.nan, dtype=value.dtype)
+            inner = tuple(slice(2, -2) for _ in value.shape)
+            wide[inner] = value
+            views[name] = wide.to(_DEVICE)[inner]
+        self._check(x, views)
+
+    def test_head_major_memory(self):
+        x = _inputs(b=2, s=37, hq=2, heads=4)
+        views = {
+            name: x[name].to(_DEVICE).transpose(1, 2).contiguous().transpose(1, 2)
+            for name in ("q", "k", "v", "z", "angles", "adt", "dt", "trap")
+        }
+        self._check(x, views)
+
+    def test_expanded(self):
+        x = _inputs(b=3, heads=4)
+        for name in ("q", "v", "angles", "z"):
+            x[name] = x[name][:1].expand_as(x[name])
+        x["v"] = x["v"][:, :, :1].expand_as(x["v"])
+        x["d"] = x["d"][:1].expand(4)
+        x["k_bias"] = x["k_bias"][:1].expand_as(x["k_bias"])
+        views = {name: x[name].to(_DEVICE) for name in ("q", "v", "angles", "z", "d", "k_bias")}
+        views["q"] = views["q"][:1].expand_as(x["q"])
+        views["v"] = views["v"][:1, :, :1].expand_as(x["v"])
+        views["d"] = views["d"][:1].expand(4)
+        self._check({name: value.contiguous() for name, value in x.items()}, views)
+
+    def test_rows_with_gaps(self):
+        x = _inputs(b=2, s=37, hq=2, heads=4)
+        views = {}
+        for name, value in x.items():
+            wide = torch.full((*value.shape, 2), math.nan, dtype=value.dtype)
+            wide[..., 0] = value
+            views[name] = wide.to(_DEVICE)[..., 0]
+        self._check(x, views)
+
+    @parameterized.parameters((0, 2**31 + 16), (1, 2**26 + 16), (2, 2**31 + 16))
+    def test_offsets_beyond_32_bits(self, axis, stride):
+        # A sparse allocation: the pages between the rows are never touched on the CPU.
+        x = _inputs(b=2, s=34, heads=2)
+        v = x["v"]
+        strides = [0, 0, 0, 1]
+        dense = iter((v.shape[3], 64 * v.shape[3], 4096 * v.shape[3]))
+        for i in (2, 1, 0):
+            strides[i] = stride if i == axis else next(dense)
+        extent = 1 + sum((n - 1) * step for n, step in zip(v.shape, strides, strict=True))
+        self.assertGreater(extent, 2**31)
+        far = torch.empty(extent, dtype=v.dtype, device=_DEVICE).as_strided(v.shape, strides)
+        far.copy_(v)
+        self._check(x, {"v": far})
+
+
+class ContractTest(parameterized.TestCase):
+    def test_signature(self):
+        parameters = inspect.signature(_op).parameters
+        names = [*_inputs(), "chunk_size"]
+        self.assertEqual(list(parameters), names)
+        defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+        self.assertEqual(defaults, {"d": None, "z": None, "chunk_size": 64})
+
+    def test_arguments_are_checked(self):
+        # contract_test has every check; this is that the public function makes them.
+        for chunk_size in (40, 64.0, True, "64"):
+            with self.assertRaisesRegex((TypeError, ValueError), "^chunk_size: got .*32 or 64$"):
+                _op(**_on_device(_inputs()), chunk_size=chunk_size)
+        with self.assertRaisesRegex(TypeError, "^k: got dtype torch.bfloat16, allowed: torch.floa"):
+            _op(**(_on_device(_inputs()) | {"k": _inputs()["k"].bfloat16().to(_DEVICE)}))
+        with self.assertRaisesRegex(ValueError, "^v: got device meta, allowed"):
+            _op(**(_on_device(_inputs()) | {"v": _inputs()["v"].to("meta")}))
+
+    def test_a_device_without_kernels(self):
+        with self.assertRaisesRegex(
+            NotImplementedError, "tensors on meta; allowed: cpu, npu, cuda"
+        ):
+            _op(**{name: value.to("meta") for name, value in _inputs().items()})
+
+    @parameterized.parameters({"s": 0}, {"b": 0}, {"b": 0, "s": 0})
+    def test_empty(self, **sizes):
+        x = _inputs(**sizes)
+        with launch.record() as launches:
+            out = _op(**_on_device(x))
+        self.assertEqual((out.shape, out.dtype), (x["v"].shape, torch.float16))
+        self.assertEqual(out.device.type, _DEVICE)
+        self.assertEmpty(launches)
+
+    def test_gradients_are_not_recorded(self):
+        x = _on_device(_inputs())
+        for value in x.values():
+            value.requires_grad_()
+        self.assertFalse(_op(**x).requires_grad)
+
+
+class LaunchTest(parameterized.TestCase):
+    @parameterized.product(
+        dtype=(torch.float16, torch.bfloat16),
+        sizes=({"s": 1}, {"s": 300, "k_dim": 128}, {"b": 3, "heads": 5, "v_dim": 130}),
+    )
+    def test_one_launch_and_no_state_in_memory(self, dtype, sizes):
+        x = _on_device(_inputs(**sizes, dtype=dtype))
+        with launch.record() as launches, guard.GuardedAllocations() as guarded:
+            out = _op(**x)
+            unit.DEVICE.synchronize()
+        self.assertLen(launches, 1)
+        self.assertEqual(launches[0].name, "mamba3_siso_fwd")
+        self.assertLessEqual(launches[0].programs, backend.core_count(unit.DEVICE.name))
+        staging = 4 * out.numel() if (unit.DEVICE.name, dtype) == _STAGED else 0
+        self.assertEqual(guarded.allocated_bytes, out.nbytes + staging)
+        self.assertEqual(guarded.broken_bands(), 0)
+
+    @parameterized.parameters(guard.NAN_POISON, guard.HUGE_POISON)
+    def test_every_element_is_written_and_none_beside(self, poison):
+        for dtype in (torch.float16, torch.bfloat16):
+            x = _on_device(_inputs(s=37, heads=3, v_dim=33, dtype=dtype))
+            expected = _op(**x)
+            with guard.GuardedAllocations(poison) as guarded:
+                out = _op(**x)
+                unit.DEVICE.synchronize()
+            self.assertEqual(guarded.broken_bands(), 0)
+            self.assertTrue(torch.equal(out, expected))
+
+    def test_repeats_and_grids_give_the_same_bits(self):
+        for dtype in (torch.float16, torch.bfloat16):
+            x = _on_device(_inputs(b=2, s=40, heads=3, dtype=dtype))
+            expected = _op(**x)
+            for _ in range(20):
+                self.assertTrue(torch.equal(_op(**x), expected))
+            for programs in (1, 2, 3, 5):
+                with backend.limit_programs(programs), launch.record() as launches:
+                    self.assertTrue(torch.equal(_op(**x), expected))
+                expected_programs = min(programs, backend.core_count(unit.DEVICE.name), 6)
+                self.assertEqual(launches[0].grid, (expected_programs,))
+
+    def test_plans_for_absent_devices(self):
+        # What a compiler needs: the launch of an NPU, with tensors that exist nowhere.
+        x = {name: value.to("meta") for name, value in _inputs(s=128, pairs=0).items()}
+        problem, inputs = contract.check(**x, chunk_size=64)
+        plan = plan_lib.make_plan(problem, backend.NPU_ARCH32, 24)
+        with launch.record() as launches:
+            planned = dispatch.make_launch(
+                problem, inputs, torch.empty_like(x["v"]), backend.NPU_ARCH32, plan
+            )
+        self.assertEmpty(launches)
+        self.assertEqual(planned.grid, (2,))
+        signature = planned.signature()
+        self.assertEqual(signature["q_ptr"], "*fp16")
+        self.assertEqual(signature["angles_stride_b"], "i32")
+        self.assertNotIn("angles_ptr", signature)  # A == 0: the argument is absent
+        parameters = set(planned.kernel.arg_names)
+        self.assertEqual(set(planned.args) | set(planned.constants), parameters)
+
+    def test_output_beyond_32_bits(self):
+        if not unit.DEVICE.is_accelerator:
+            self.skipTest("2^31 outputs take an interpreter hours; it runs on accelerators")
+        # One token repeated: with this decay the state is steady after 200 tokens.
+        heads, v_dim, s = 32, 64, 2**20 + 100
+        x = _on_device(_inputs(s=1, heads=heads, v_dim=v_dim, k_dim=16, pairs=4))
+        for name, value in x.items():
+            if name in ("q", "k", "v", "z", "angles"):
+                x[name] = value.expand(1, s, *value.shape[2:])
+        for name in ("adt", "dt", "trap"):
+            x[name] = torch.full((1, heads, s), -0.2 if name == "adt" else 0.1, device=_DEVICE)
+        out = _op(**x)
+        self.assertGreater(out.numel(), 2**31)
+        start = {
+            name: value[:, :300]
+            if name in ("q", "k", "v", "z", "angles")
+            else value[..., :300]
+            if name in ("adt", "dt", "trap")
+            else value
+            for name, value in x.items()
+        }
+        golden = reference.golden(**start).cpu()
+        self.assertLess(_distance(out[:, :300], golden), 2.0**-10)
+        steady = golden[:, 250:251].expand(1, 99, heads, v_dim)
+        self.assertLess(_distance(out[:, -100:-1], steady), 2.0**-10)
+
+
+_STAGED = (backend.CPU_REFERENCE, torch.bfloat16)
+
+
+if __name__ == "__main__":
+    absltest.main()
