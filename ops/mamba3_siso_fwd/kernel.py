@@ -88,13 +88,12 @@ def _bias_halves(ptrs, mask, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def _biased_halves(ptrs, mask, even_bias, odd_bias, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr):
-    # The raw 16-bit tile is split before anything else uses it; the bias is added in fp32
-    # afterwards.
+    # The raw 16-bit tile is split before anything else uses it; the fp32 bias comes afterwards.
     raw = tl.load(ptrs, mask=mask, other=0.0)  # [T, BLOCK_K]
     even, odd = tl.split(tl.reshape(raw, (BLOCK_T, BLOCK_K // 2, 2)))
-    return even.to(tl.float32) + even_bias[None, :], odd.to(tl.float32) + odd_bias[
-        None, :
-    ]  # [T, K2] each
+    even = even.to(tl.float32) + even_bias[None, :]
+    odd = odd.to(tl.float32) + odd_bias[None, :]
+    return even, odd  # [T, K2] each
 
 
 # S and num_tasks vary from call to call and gain nothing from a variant of their own (1, or 16 n).
@@ -277,9 +276,8 @@ def mamba3_siso_fwd(
             weights = weights * (decay * scale[None, :])
 
             v_mask = in_seq[:, None] & (v_cols < V)[None, :]
-            v_ptrs = (
-                v_base + start64 * V_STRIDE_S + _row_offsets(rows, V_STRIDE_S) + v_cols[None, :]
-            )
+            v_ptrs = v_base + start64 * V_STRIDE_S + v_cols[None, :]
+            v_ptrs += _row_offsets(rows, V_STRIDE_S)
             v = tl.load(v_ptrs, mask=v_mask, other=0.0)  # [T, N]
             v_fp32 = v.to(tl.float32)
 
@@ -292,20 +290,16 @@ def mamba3_siso_fwd(
                 o = o * unit
             o += diagonal[:, None] * v_fp32
 
-            # State: the weight goes to v, which is exact in 16 bits and so is rounded once, as k
-            # is.
+            # State: the weight goes to v, which is exact in 16 bits; k has been rounded already.
             v_weighted = (v_fp32 * (scale * decay_out)[:, None]).to(DOT)
-            state_even = state_even * decay_tile + tl.dot(
-                tl.trans(k_rot_even), v_weighted, input_precision="ieee"
-            )
-            state_odd = state_odd * decay_tile + tl.dot(
-                tl.trans(k_rot_odd), v_weighted, input_precision="ieee"
-            )
+            state_even *= decay_tile
+            state_even += tl.dot(tl.trans(k_rot_even), v_weighted, input_precision="ieee")
+            state_odd *= decay_tile
+            state_odd += tl.dot(tl.trans(k_rot_odd), v_weighted, input_precision="ieee")
 
             if HAS_Z:
-                z_ptrs = (
-                    z_base + start64 * Z_STRIDE_S + _row_offsets(rows, Z_STRIDE_S) + v_cols[None, :]
-                )
+                z_ptrs = z_base + start64 * Z_STRIDE_S + v_cols[None, :]
+                z_ptrs += _row_offsets(rows, Z_STRIDE_S)
                 z = tl.load(z_ptrs, mask=v_mask, other=0.0).to(tl.float32)
                 o = o * (z * sigmoid(z))
             out_ptrs = out_base + start64 * (H * V) + _row_offsets(rows, H * V) + v_cols[None, :]

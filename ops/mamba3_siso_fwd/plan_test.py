@@ -137,6 +137,11 @@ class PlanTest(parameterized.TestCase):
     def test_tiles(self, k_dim, v_dim, chunk_size, tiles):
         self.assertEqual(_tiles(K=k_dim, V=v_dim, chunk_size=chunk_size, S=4096), tiles)
 
+    def test_tiles_are_longer_on_cuda(self):
+        self.assertEqual(_tiles(backend="cuda", K=128, V=64), (64, 128, 64))
+        self.assertEqual(_tiles(backend="cuda", K=128, V=64, chunk_size=32), (32, 128, 64))
+        self.assertEqual(_tiles(backend="cuda", K=256, V=64), (32, 256, 32))
+
     @parameterized.parameters(*_BACKENDS)
     def test_bf16_is_special_in_the_interpreter_only(self, backend):
         special = backend == "cpu-reference"
