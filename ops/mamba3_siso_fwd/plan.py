@@ -101,6 +101,11 @@ def _tiles(problem: problem_lib.Problem, backend: str) -> tuple[int, int, int]:
     block_t = problem.chunk_size if problem.S > 32 and block_k <= widest else 32
     # 64 columns where they divide V, so that no lane idles.
     block_v = 64 if problem.V % 64 == 0 and block_k <= 128 else _MIN_BLOCK_V
+    if backend == CUDA and block_t == 64:
+        # Fewer columns than pairs, with 64 tokens and 4 warps, gave results off by 100 % or an
+        # illegal access: Triton 3.6 miscompiles such chains of Hopper's wgmma (they are right under
+        # DISABLE_MMA_V3=1; compare triton-lang/triton issue 11366, open to 3.7.1).
+        block_v = max(block_v, block_k // 2)
     return block_t, block_k, block_v
 
 

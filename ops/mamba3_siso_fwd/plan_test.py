@@ -142,6 +142,17 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual(_tiles(backend="cuda", K=128, V=64, chunk_size=32), (32, 128, 64))
         self.assertEqual(_tiles(backend="cuda", K=256, V=64), (32, 256, 32))
 
+    @parameterized.product(
+        k_dim=[16, 64, 96, 128, 256], v_dim=[1, 16, 33, 64, 96], chunk_size=[32, 64]
+    )
+    def test_cuda_never_has_fewer_columns_than_pairs_beside_64_tokens(
+        self, k_dim, v_dim, chunk_size
+    ):
+        block_t, block_k, block_v = _tiles(
+            backend="cuda", K=k_dim, V=v_dim, chunk_size=chunk_size, S=4096
+        )
+        self.assertTrue(block_t < 64 or block_v >= block_k // 2)
+
     @parameterized.parameters(*_BACKENDS)
     def test_bf16_is_special_in_the_interpreter_only(self, backend):
         special = backend == "cpu-reference"
