@@ -104,7 +104,7 @@ def _tiles(problem: problem_lib.Problem, backend: str) -> tuple[int, int, int]:
     if backend == CUDA and block_t == 64:
         # Fewer columns than pairs, with 64 tokens and 4 warps, gave results off by 100 % or an
         # illegal access: Triton 3.6 miscompiles such chains of Hopper's wgmma (they are right under
-        # DISABLE_MMA_V3=1; compare triton-lang/triton issue 11366, open to 3.7.1).
+        # DISABLE_MMA_V3=1; compare triton-lang/triton issue 11366, seen in 3.7.1).
         block_v = max(block_v, block_k // 2)
     return block_t, block_k, block_v
 
