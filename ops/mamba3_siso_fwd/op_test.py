@@ -248,11 +248,14 @@ class LayoutTest(parameterized.TestCase):
             views[name] = wide.to(_DEVICE)[..., 0]
         self._check(x, views)
 
-    @parameterized.parameters((0, 2**31 + 16), (1, 2**26 + 16), (2, 2**31 + 16))
+    # A stride below 2^31 reaches the kernel as int32, one above as int64.
+    @parameterized.parameters(
+        (0, 2**30 + 16), (0, 2**31 + 16), (1, 2**26 + 16), (2, 2**30 + 16), (2, 2**31 + 16)
+    )
     def test_offsets_beyond_32_bits(self, axis, stride):
         # A sparse allocation: the pages between the rows are never touched on the CPU. Tiles of 32
-        # tokens put both the second tile's start and rows within a tile beyond 2^31.
-        x = _inputs(b=2, s=66, heads=2) | {"chunk_size": 32}
+        # tokens put both a tile's start and rows within a tile beyond 2^31.
+        x = _inputs(b=3, s=66, heads=3) | {"chunk_size": 32}
         v = x["v"]
         strides = [0, 0, 0, 1]
         dense = iter((v.shape[3], 128 * v.shape[3], 8192 * v.shape[3]))
