@@ -33,7 +33,8 @@ def available_ops() -> list[str]:
     specs = (
         path for root in ops.__path__ for path in glob.glob(os.path.join(root, "*", "spec.py"))
     )
-    return sorted(os.path.basename(os.path.dirname(path)) for path in specs)
+    # One folder can be on sys.path twice.
+    return sorted({os.path.basename(os.path.dirname(path)) for path in specs})
 
 
 def _chosen(flag: flags.FlagHolder, valid: Sequence[str]) -> list[str]:

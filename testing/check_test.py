@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import parameterized
 
@@ -27,6 +28,11 @@ class CheckTest(parameterized.TestCase):
     def test_ops_are_found(self):
         self.assertIn("mamba3_siso_fwd", check.available_ops())
         self.assertNotIn("common", check.available_ops())
+
+    def test_ops_on_two_paths_are_one(self):
+        twice = list(check.ops.__path__) * 2
+        with mock.patch.object(check.ops, "__path__", twice):
+            self.assertEqual(check.available_ops().count("mamba3_siso_fwd"), 1)
 
     @parameterized.parameters(
         (["--op=mamba3"], "--op: got mamba3; valid are .*mamba3_siso_fwd"),

@@ -28,15 +28,16 @@ _UNINITIALISED = (
 
 
 class GuardedAllocations(_python_dispatch.TorchDispatchMode):
-    """Context manager. After it, `broken_bands()` and `allocated_bytes` tell what happened.
+    """Context manager. After it, `broken_bands()` and the counters tell what happened.
 
-    allocated_bytes: bytes of all tensors with storage of their own that Torch created inside,
-    results included, bands not.
+    allocations, allocated_bytes: number and bytes of all tensors with storage of their own that
+    Torch created inside, results included, bands not.
     """
 
     def __init__(self, poison: int = NAN_POISON):
         super().__init__()
         self.allocated_bytes = 0
+        self.allocations = 0
         self._poison = poison
         self._blocks: list[tuple[torch.Tensor, int]] = []
         # Kept alive, so that no address is used twice and counted once.
@@ -79,7 +80,7 @@ class GuardedAllocations(_python_dispatch.TorchDispatchMode):
             wanted.shape, wanted.stride(), inputs.BAND // wanted.itemsize
         )
         self._seen[block.untyped_storage().data_ptr()] = block.untyped_storage()
-        self.allocated_bytes += size
+        self._add(size)
         return tensor
 
     def _know(self, value: Any) -> None:
@@ -93,7 +94,11 @@ class GuardedAllocations(_python_dispatch.TorchDispatchMode):
         storage = value.untyped_storage()
         if storage.data_ptr() not in self._seen:
             self._seen[storage.data_ptr()] = storage
-            self.allocated_bytes += storage.nbytes()
+            self._add(storage.nbytes())
+
+    def _add(self, size: int) -> None:
+        self.allocated_bytes += size
+        self.allocations += 1
 
     def broken_bands(self) -> int:
         """How many of the guarded tensors have a band whose bytes changed."""

@@ -56,6 +56,7 @@ class GuardedAllocationsTest(parameterized.TestCase):
             torch.cat([x, x])  # 192
             x.contiguous()  # nothing to do
         self.assertEqual(guarded.allocated_bytes, 20 + 96 + 192 + 192)
+        self.assertEqual(guarded.allocations, 4)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from testing import cases, main, op_testcase, spec
 
-# Allocators round a block up to this many bytes.
+# Torch's allocators round a block up to a multiple of this many bytes.
 _GRANULE = 512
 # The performance policy's margin over the declared workspace.
 _MARGIN = 1.1
@@ -29,9 +29,12 @@ class MemoryTest(op_testcase.OpTestCase):
             self.device.synchronize()
         result_bytes = sum(-(-tensor.nbytes // _GRANULE) * _GRANULE for tensor in outputs.values())
         if self.device.is_accelerator:
+            # Each temporary is rounded up too, which the declaration does not know.
+            rounding = (_GRANULE - 1) * (guarded.allocations - len(outputs))
             del outputs
             used = self.device.peak_bytes(lambda: function(**arguments)) - result_bytes
         else:
+            rounding = 0
             used = guarded.allocated_bytes - sum(tensor.nbytes for tensor in outputs.values())
         declared = self.op.workspace_bytes(case, self.device.name)
         row = {
@@ -45,7 +48,7 @@ class MemoryTest(op_testcase.OpTestCase):
         self.rows.append(row)
         self.assertLessEqual(
             used,
-            declared * _MARGIN,
+            declared * _MARGIN + rounding,
             f"{case.name}: workspace of {used} bytes, declared are {declared}",
         )
         self.assertLen(
