@@ -90,8 +90,10 @@ class SigmoidTest(absltest.TestCase):
     def test_relative_error(self):
         x, _, _, sigmoid, _ = _apply(torch.linspace(-87, 87, 50_000, dtype=torch.float64))
         relative = (sigmoid - x.sigmoid()).abs() / x.sigmoid()
-        # exp() of a rounded negation: a relative error of |x| units is the argument's own.
-        self.assertLess(relative.max().item(), 2.0**-20)
+        # A device computes exp(x) as 2^(x log2 e): rounding that exponent is off by |x| 2^-24,
+        # relative to the result; sum and quotient add a few units.
+        bound = (4 + x.abs()) * 2.0**-24
+        self.assertLess((relative / bound).max().item(), 1.0)
 
     def test_far_out(self):
         _, _, _, sigmoid, _ = _apply([-1e4, -200.0, 200.0, 1e4, -math.inf, math.inf])
