@@ -16,7 +16,7 @@ import numpy as np
 from testing import distributions
 
 # dtype name -> the NumPy dtype that carries it. NumPy has no bfloat16: its bits travel as uint16.
-CARRIERS = {
+CARRIERS: Mapping[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(np.uint16),
     "float32": np.dtype(np.float32),

@@ -73,7 +73,7 @@ class Metrics:
     elements: int
 
 
-def _ratio(error: np.ndarray, size: np.ndarray) -> np.ndarray:
+def _ratio(error: np.ndarray | np.floating, size: np.ndarray | np.floating) -> np.ndarray:
     """error / size, with 0/0 = 0: where the golden is zero, the result must be."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error == 0, 0.0, error / size)

@@ -7,7 +7,7 @@ of the call counts, freed or not: an upper bound of the peak.
 
 from typing import Any, ClassVar
 
-from testing import cases, main, op_testcase, spec
+from testing import cases, devices, main, op_testcase, spec
 
 # Torch's allocators round a block up to a multiple of this many bytes.
 _GRANULE = 512
@@ -28,7 +28,7 @@ class MemoryTest(op_testcase.OpTestCase):
             outputs = spec.results(function(**arguments), self.op)
             self.device.synchronize()
         result_bytes = sum(-(-tensor.nbytes // _GRANULE) * _GRANULE for tensor in outputs.values())
-        if self.device.is_accelerator:
+        if isinstance(self.device, devices.Accelerator):
             # Each temporary is rounded up too, which the declaration does not know.
             rounding = (_GRANULE - 1) * (guarded.allocations - len(outputs))
             del outputs

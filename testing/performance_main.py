@@ -26,6 +26,7 @@ _A100_TIMES = flags.DEFINE_string(
 
 
 class PerformanceTest(op_testcase.OpTestCase):
+    device: devices.Accelerator
     rows: ClassVar[list[dict[str, Any]]] = []
 
     def judge(self, case: cases.Case) -> None:

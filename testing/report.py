@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from testing import accuracy
+from testing import accuracy, comparator
 
 _GATES = (
     "G0 contract",
@@ -91,7 +91,7 @@ def rows(verdicts: Sequence[accuracy.Verdict]) -> list[list[str]]:
     return result
 
 
-def _used(gate: Any) -> str:
+def _used(gate: comparator.Gate | None) -> str:
     if gate is None:
         return "-"
     if gate.limit == 0:
@@ -108,13 +108,13 @@ def fault_rows(verdicts: Sequence[accuracy.Verdict]) -> list[list[str]]:
             for fault, caught in injected.items():
                 faults.setdefault(fault, []).append(caught)
     result = [["fault", "cases", "caught", "by"]]
-    for fault, caught in faults.items():
+    for fault, catches in faults.items():
         by = {
-            gate: sum(gate in gates for gates in caught)
-            for gate in sorted({g for gates in caught for g in gates})
+            gate: sum(gate in gates for gates in catches)
+            for gate in sorted({g for gates in catches for g in gates})
         }
         text = ", ".join(f"{gate}: {count}" for gate, count in by.items())
-        result.append([fault, str(len(caught)), str(sum(bool(gates) for gates in caught)), text])
+        result.append([fault, str(len(catches)), str(sum(bool(gates) for gates in catches)), text])
     return result
 
 
@@ -129,13 +129,16 @@ def reference_rows(verdicts: Sequence[accuracy.Verdict]) -> list[list[str]]:
     for verdict in verdicts:
         for output in dict.fromkeys(gate.output for gate in verdict.gates):
             by_name = {gate.name: gate for gate in verdict.gates if gate.output == output}
-            shares = []
-            for name in gates:
-                gate = by_name.get(name)
-                known = gate is not None and gate.limit and not math.isnan(gate.same)
-                shares.append(f"{gate.same / gate.limit:.2f}" if known else "-")
-            result.append([verdict.case, output, *shares])
+            result.append(
+                [verdict.case, output, *(_same_share(by_name.get(name)) for name in gates)]
+            )
     return result
+
+
+def _same_share(gate: comparator.Gate | None) -> str:
+    if gate is None or not gate.limit or math.isnan(gate.same):
+        return "-"
+    return f"{gate.same / gate.limit:.2f}"
 
 
 def to_json(verdicts: Sequence[accuracy.Verdict]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from testing import cases
+from testing import cases as case_tables
 
 
 def resolve(path: str) -> Any:
@@ -38,7 +38,7 @@ class Output:
     precision: str | None = None
     exact: bool = False
 
-    def precision_in(self, case: cases.Case) -> str:
+    def precision_in(self, case: case_tables.Case) -> str:
         if self.precision is not None:
             return self.precision
         tensor = case.tensors[self.precision_of]
@@ -93,16 +93,16 @@ class OpSpec:
     function: str
     golden: str
     same_precision: str
-    cases: tuple[cases.Case, ...]
+    cases: tuple[case_tables.Case, ...]
     outputs: tuple[Output, ...]
-    launches: Callable[[cases.Case, str], int]
-    workspace_bytes: Callable[[cases.Case, str], int]
-    costs: Callable[[cases.Case], Costs]
+    launches: Callable[[case_tables.Case, str], int]
+    workspace_bytes: Callable[[case_tables.Case, str], int]
+    costs: Callable[[case_tables.Case], Costs]
     kind: str = "cube+vector"
     baselines: tuple[Baseline, ...] = ()
 
     def __post_init__(self):
-        cases.check_table(self.cases)
+        case_tables.check_table(self.cases)
         if self.kind not in ("cube+vector", "vector"):
             raise ValueError(f"kind: got {self.kind!r}, allowed are 'cube+vector' and 'vector'")
         names = {output.name for output in self.outputs}
