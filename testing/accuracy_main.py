@@ -7,7 +7,7 @@ Without Bazel, at the repository's root:
 
 from typing import Any, ClassVar
 
-from testing import cases, comparator, main, op_testcase
+from testing import cases, comparator, op_testcase
 
 
 class AccuracyTest(op_testcase.OpTestCase):
@@ -44,4 +44,4 @@ class AccuracyTest(op_testcase.OpTestCase):
 load_tests = op_testcase.loader(AccuracyTest, op_testcase.sized_for)
 
 if __name__ == "__main__":
-    main.main()
+    op_testcase.run()

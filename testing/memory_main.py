@@ -7,7 +7,7 @@ of the call counts, freed or not: an upper bound of the peak.
 
 from typing import Any, ClassVar
 
-from testing import cases, devices, main, op_testcase, spec
+from testing import cases, devices, op_testcase, spec
 
 # Torch's allocators round a block up to a multiple of this many bytes.
 _GRANULE = 512
@@ -71,4 +71,4 @@ class MemoryTest(op_testcase.OpTestCase):
 load_tests = op_testcase.loader(MemoryTest, op_testcase.sized_for)
 
 if __name__ == "__main__":
-    main.main()
+    op_testcase.run()

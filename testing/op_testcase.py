@@ -8,15 +8,14 @@ from typing import Any
 from absl import flags
 from absl.testing import absltest
 
-from testing import cases, devices, golden, spec
+from testing import cases, devices, golden, main, spec
 
 _SPEC = flags.DEFINE_string(
     "spec",
     None,
     "Module that holds the op's SPEC, such as ops.mamba3_siso_fwd.spec.",
-    required=True,
 )
-_DEVICE = flags.DEFINE_enum("device", None, devices.NAMES, "The device to run on.", required=True)
+_DEVICE = flags.DEFINE_enum("device", None, devices.NAMES, "The device to run on.")
 _TAGS = flags.DEFINE_list(
     "tags",
     None,
@@ -82,3 +81,10 @@ def loader(base: type[OpTestCase], tags: Callable[[devices.Device], Sequence[str
 def sized_for(device: devices.Device) -> Sequence[str]:
     """The tags of the cases that a device can bear: an interpreter gets the small ones."""
     return ("ci", "full") if device.is_accelerator else ("ci",)
+
+
+def run() -> None:
+    """The main function of a test module that has a `loader`."""
+    # Not where they are defined: tests of these modules import them without such flags.
+    flags.mark_flags_as_required([_SPEC.name, _DEVICE.name])
+    main.main()

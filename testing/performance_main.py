@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from absl import flags
 
-from testing import cases, devices, main, op_testcase, performance, spec
+from testing import cases, devices, op_testcase, performance, spec
 
 _REPEATS = flags.DEFINE_integer("repeats", 50, "Timed runs of each candidate.", lower_bound=20)
 _A100_TIMES = flags.DEFINE_string(
@@ -143,4 +143,4 @@ def _timed(device: devices.Device) -> tuple[str, ...]:
 load_tests = op_testcase.loader(PerformanceTest, _timed)
 
 if __name__ == "__main__":
-    main.main()
+    op_testcase.run()

@@ -1,0 +1,119 @@
+"""The performance target on a stand-in for an accelerator, whose times are given."""
+
+import dataclasses
+import json
+
+from absl.testing import absltest, flagsaver
+
+from testing import cases, devices, distributions, main, performance_main, spec
+
+
+def double(x):
+    return 2 * x
+
+
+def wrong(x):
+    return 2.5 * x
+
+
+class _Stand(devices.Accelerator):
+    """Runs on the CPU, in plain Torch; `milliseconds` are the times it claims."""
+
+    torch_device = "cpu"
+
+    def __init__(self, milliseconds, name="npu-arch32", chip="Ascend910B2"):
+        super().__init__(name)
+        self.milliseconds = milliseconds
+        self.chip = chip
+
+    def _module(self):
+        raise AssertionError("not reached")
+
+    def require(self):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def describe(self):
+        return self.chip
+
+    def time_ms(self, candidates, repeats):
+        return {name: [self.milliseconds[name]] * repeats for name in candidates}
+
+
+_CASE = cases.Case(
+    "double",
+    "one",
+    {"x": cases.TensorSpec((1, 32, 2, 16), "float16", distributions.Normal())},
+    {},
+    frozenset({"ci", "perf"}),
+)
+_SPEC = spec.OpSpec(
+    name="double",
+    function=f"{__name__}:double",
+    golden=f"{__name__}:double",
+    same_precision=f"{__name__}:double",
+    cases=(_CASE,),
+    outputs=(spec.Output("out", 1, precision_of="x"),),
+    launches=lambda case, device: 0,
+    workspace_bytes=lambda case, device: 0,
+    costs=lambda case: spec.Costs(0, 0, 1.6e9),  # 1 ms of an Ascend 910B's memory
+    baselines=(
+        spec.Baseline("plain", f"{__name__}:double", "torch", ("npu-arch32",), minimum=1.2),
+        spec.Baseline("elsewhere", f"{__name__}:double", "torch", ("cuda",)),
+    ),
+)
+
+
+class PerformanceMainTest(absltest.TestCase):
+    def _run(self, op=_SPEC, own=2.0, plain=3.0, **device):
+        test = performance_main.PerformanceTest("judge")
+        cls = type(test)
+        cls.op, cls.device, cls.goldens = op, _Stand({op.name: own, "plain": plain}, **device), None
+        cls.rows.clear()
+        test.judge(op.cases[0])
+        cls.finish()
+        return cls.rows[0]
+
+    def test_ratios_and_roofline(self):
+        row = self._run()
+        self.assertEqual(row["ratios"], {"plain": 1.5})
+        self.assertEqual((row["binding"], row["floor_ms"]), ("memory", 1.0))
+        self.assertEqual(row["timings"]["double"]["median"], 2.0)
+
+    def test_unknown_chips_have_no_roofline(self):
+        self.assertNotIn("floor_ms", self._run(chip="Ascend950PR_9589"))
+
+    def test_too_slow_against_a_baseline(self):
+        with self.assertRaisesRegex(
+            AssertionError, "1.10 times as fast as plain, the least is 1.2"
+        ):
+            self._run(plain=2.2)
+
+    def test_no_time_without_accuracy(self):
+        op = dataclasses.replace(_SPEC, function=f"{__name__}:wrong")
+        with self.assertRaisesRegex(AssertionError, "no time without a green accuracy verdict"):
+            self._run(op)
+        self.assertEmpty(performance_main.PerformanceTest.rows)
+
+    def test_the_number_of_launches_is_asserted(self):
+        op = dataclasses.replace(_SPEC, launches=lambda case, device: 2)
+        with self.assertRaisesRegex(AssertionError, "kernel launches"):
+            self._run(op)
+
+    def test_normalised_a100(self):
+        # Bound by memory: 1 / (0.785 * 0.7) = 1.82 times the A100's time is allowed.
+        path = self.create_tempfile("a100.json", json.dumps({"one": 1.2})).full_path
+        with flagsaver.flagsaver(a100_times=path):
+            self.assertAlmostEqual(self._run()["a100_limit_ms"], 1.2 / (0.785 * 0.7))
+            with self.assertRaisesRegex(AssertionError, "slower than the normalised A100 allows"):
+                self._run(own=2.3, plain=9.0)
+
+    def test_the_interpreter_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "cpu-reference is no accelerator"):
+            performance_main._timed(devices.get("cpu-reference"))
+
+
+if __name__ == "__main__":
+    main.main()
