@@ -1,9 +1,10 @@
-"""Writes the hash locks from requirements.in: `./bazelw run //third_party:lock`.
+"""Writes the hash locks from the .in files: `./bazelw run //third_party:lock`.
 
   requirements_x86_64.txt        torch's CPU build, where pip's links or extra indexes have it
   requirements_x86_64_index.txt  the index's own torch with all it needs: the fallback of the first,
                                  and what --config=cuda uses
   requirements_aarch64.txt       the same for aarch64
+  ascendnpu_ir_*.txt             the NPU compiler, from ascendnpu_ir.in: a repository of its own
 
 A pin that still satisfies requirements.in stays, so a second run changes nothing unless the index
 changed; --upgrade takes the newest versions. Indexes and links are pip's own settings on the
@@ -27,14 +28,21 @@ from third_party import pip_install
 _UPGRADE = flags.DEFINE_bool("upgrade", False, "Take the newest versions instead of keeping pins.")
 _CHECK = flags.DEFINE_bool("check", False, "Write nothing; exit 1 where a lock would change.")
 
-HEADER = "# Written by `./bazelw run //third_party:lock` from requirements.in; do not edit.\n"
 CPU_LOCK = "requirements_x86_64.txt"
-# name -> platform; manylinux_2_28 is what torch's wheels ask for.
+# name -> (requirements, platform); manylinux_2_28 is what torch's wheels ask for.
 LOCKS = {
-    "requirements_x86_64_index.txt": "x86_64-manylinux_2_28",
-    "requirements_aarch64.txt": "aarch64-manylinux_2_28",
-    CPU_LOCK: "x86_64-manylinux_2_28",
+    "requirements_x86_64_index.txt": ("requirements.in", "x86_64-manylinux_2_28"),
+    "requirements_aarch64.txt": ("requirements.in", "aarch64-manylinux_2_28"),
+    CPU_LOCK: ("requirements.in", "x86_64-manylinux_2_28"),
+    "ascendnpu_ir_x86_64.txt": ("ascendnpu_ir.in", "x86_64-manylinux_2_28"),
+    "ascendnpu_ir_aarch64.txt": ("ascendnpu_ir.in", "aarch64-manylinux_2_28"),
 }
+
+
+def header(name: str) -> str:
+    """The first line of the lock `name`."""
+    return f"# Written by `./bazelw run //third_party:lock` from {LOCKS[name][0]}; do not edit.\n"
+
 
 
 def pip_settings() -> dict[str, list[str]]:
@@ -66,14 +74,15 @@ def resolve(folder: pathlib.Path, name: str, extra_flags: list[str], upgrade: bo
         output = pathlib.Path(temporary) / name
         if (folder / name).exists():
             shutil.copy(folder / name, output)
-        command = [uv.find_uv_bin(), "pip", "compile", "requirements.in", "--quiet"]
-        command += ["--python-version=3.11", f"--python-platform={LOCKS[name]}"]
+        requirements, platform = LOCKS[name]
+        command = [uv.find_uv_bin(), "pip", "compile", requirements, "--quiet"]
+        command += ["--python-version=3.11", f"--python-platform={platform}"]
         command += ["--generate-hashes", "--only-binary=:all:", "--no-header", "--no-config"]
         command += [f"--output-file={output}", f"--python={sys.executable}", *extra_flags]
         if upgrade:
             command.append("--upgrade")
         subprocess.run(command, check=True, cwd=folder)
-        return HEADER + output.read_text().replace(HEADER, "")
+        return header(name) + output.read_text().replace(header(name), "")
 
 
 def versions(text: str) -> dict[str, str]:
@@ -107,7 +116,7 @@ def main(argv: list[str]) -> None:
         texts[CPU_LOCK] = (folder / CPU_LOCK).read_text()
     problems = disagreements(texts)
     if problems:
-        sys.exit("the locks disagree; requirements.in has to decide:\n" + "\n".join(problems))
+        sys.exit("the locks disagree; their .in files have to decide:\n" + "\n".join(problems))
 
     changed = [name for name, text in texts.items() if text != _read(folder / name)]
     for name in changed if not _CHECK.value else []:

@@ -10,7 +10,7 @@ _EXTRA_DEPS = {
 }
 
 def python_repositories():
-    """Declares @ops_python, @ops_pypi and @ops_pypi_cuda; each is fetched when first needed."""
+    """Declares @ops_python, @ops_pypi, @ops_pypi_cuda and @ops_ascendnpu_ir; each is fetched when first needed."""
     python_toolchain(name = "ops_python")
 
     # The index's torch depends on triton, which has the same import name as triton-ascend.
@@ -32,4 +32,11 @@ def python_repositories():
             "torch-npu",
             "triton-ascend",
         ],
+    )
+
+    # 161 MB to download, 490 MB on disk; only targets that compile kernels for an NPU refer to it.
+    pip_repository(
+        name = "ops_ascendnpu_ir",
+        lock_aarch64 = Label("//third_party:ascendnpu_ir_aarch64.txt"),
+        lock_x86_64 = Label("//third_party:ascendnpu_ir_x86_64.txt"),
     )
