@@ -62,6 +62,19 @@ class Inputs:
         }
 
 
+def meta(case: cases.Case) -> dict[str, Any]:
+    """The arguments of one call with the case's shapes, strides and dtypes, but without memory."""
+    arguments: dict[str, Any] = {}
+    for name, spec in case.tensors.items():
+        if spec is None:
+            arguments[name] = None
+            continue
+        strides, cells, offset = _strides(spec.shape, spec.layout)
+        storage = torch.empty(cells, dtype=getattr(torch, spec.dtype), device="meta")
+        arguments[name] = storage.as_strided(spec.shape, strides, offset)
+    return arguments | dict(case.attributes)
+
+
 def _place(values: np.ndarray, spec: cases.TensorSpec) -> tuple[torch.Tensor, torch.Tensor]:
     """(byte storage with bands and gaps of NaN, the tensor in it) on the CPU."""
     shape = spec.shape

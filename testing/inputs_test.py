@@ -31,6 +31,20 @@ class InputsTest(parameterized.TestCase):
     def test_strides(self, layout, strides):
         self.assertEqual(_inputs(layout)[1].arguments["x"].stride(), strides)
 
+    @parameterized.product(layout=cases.LAYOUTS, dtype=["bfloat16", "float32"])
+    def test_meta_tensors_lie_as_the_real_ones_do(self, layout, dtype):
+        case, made = _inputs(layout, dtype)
+        meta = inputs.meta(case)
+        self.assertCountEqual(meta, made.arguments)
+        x, y = meta["x"], made.arguments["x"]
+        self.assertEqual(
+            (x.device.type, x.shape, x.stride(), x.dtype), ("meta", y.shape, y.stride(), y.dtype)
+        )
+        in_front = (y.storage_offset() - x.storage_offset()) * y.itemsize
+        self.assertEqual(in_front, inputs.BAND)
+        self.assertIsNone(meta["z"])
+        self.assertEqual(meta["chunk_size"], 64)
+
     def test_neighbouring_memory_is_nan(self):
         x = _inputs("slice")[1].arguments["x"]
         wide = x.as_strided((2, 3, 40), (120, 40, 1), x.storage_offset() - 16)

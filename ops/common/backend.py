@@ -26,6 +26,7 @@ _ARCHITECTURES = (
 )
 
 _program_limit: int | None = None
+_pretended: tuple[str, int] | None = None
 
 
 @triton.jit
@@ -61,6 +62,13 @@ def backend_of(tensor: torch.Tensor) -> str:
         NotImplementedError: a device, or an NPU architecture, without an implementation.
     """
     kind = tensor.device.type
+    if _pretended is not None:
+        if kind not in ("cpu", "meta"):
+            raise RuntimeError(
+                f"tensors are on {tensor.device}, but inside backend.pretend nothing is launched; "
+                "allowed: cpu, meta"
+            )
+        return _pretended[0]
     if kind == "cpu":
         if not INTERPRETED:
             raise RuntimeError(
@@ -85,7 +93,9 @@ def backend_of(tensor: torch.Tensor) -> str:
 def device_guard(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
     """Makes the tensor's device the current one, which is where Triton launches kernels."""
     kind = tensor.device.type
-    return contextlib.nullcontext() if kind == "cpu" else getattr(torch, kind).device(tensor.device)
+    if kind == "cpu" or _pretended is not None:
+        return contextlib.nullcontext()
+    return getattr(torch, kind).device(tensor.device)
 
 
 def core_count(name: str) -> int:
@@ -95,7 +105,8 @@ def core_count(name: str) -> int:
     resident at once, so that none idles whatever a program's size. cpu-reference: 4, so that the
     interpreter too walks several tasks per program.
     """
-    count = _core_count(name)
+    pretended, cores = _pretended or ("", 0)
+    count = cores if pretended == name else _core_count(name)
     return count if _program_limit is None else min(count, _program_limit)
 
 
@@ -131,3 +142,28 @@ def limit_programs(count: int) -> Iterator[None]:
         yield
     finally:
         _program_limit = previous
+
+
+@contextlib.contextmanager
+def pretend(name: str, cores: int) -> Iterator[None]:
+    """Inside the block, calls plan for the backend `name` with `cores` cores and launch nothing.
+
+    An op's public function then takes tensors on `meta` (shapes and strides without memory) or on
+    the CPU, checks, dispatches and plans as it would on that backend; `launch.record` sees the
+    launches, results are uninitialised. Tools compile what production would launch this way.
+    """
+    global _pretended
+    if name not in BACKENDS:
+        raise ValueError(f"backend: got {name!r}, allowed: {', '.join(BACKENDS)}")
+    if cores < 1:
+        raise ValueError(f"cores: got {cores}, allowed: 1 or more")
+    previous, _pretended = _pretended, (name, cores)
+    try:
+        yield
+    finally:
+        _pretended = previous
+
+
+def pretending() -> bool:
+    """Whether the caller is inside `pretend`."""
+    return _pretended is not None

@@ -51,9 +51,6 @@ class BackendOfTest(absltest.TestCase):
         self.assertIn("set TRITON_INTERPRET=1 before triton is imported", output.stdout.decode())
 
     def test_device_tensor_in_the_interpreter(self):
-        class OnDevice:
-            device = torch.device("cuda", 1)
-
         with self.assertRaisesRegex(RuntimeError, "TRITON_INTERPRET=1 was set.*cuda:1: unset it"):
             backend.backend_of(OnDevice())
 
@@ -85,6 +82,49 @@ class CoreCountTest(absltest.TestCase):
             pass
         with self.assertRaisesRegex(ValueError, "got 'tpu', allowed: cpu-reference, npu-arch32"):
             backend.core_count("tpu")
+
+
+class OnDevice:
+    """What backend_of looks at of a tensor on a GPU."""
+
+    device = torch.device("cuda", 1)
+
+
+class PretendTest(parameterized.TestCase):
+    @parameterized.parameters(backend.NPU_ARCH32, backend.NPU_ARCH35, backend.CUDA)
+    def test_meta_and_cpu_tensors_are_on_the_backend(self, name):
+        with backend.pretend(name, 24):
+            for kind in ("meta", "cpu"):
+                tensor = torch.empty(1, device=kind)
+                self.assertEqual(backend.backend_of(tensor), name)
+                with backend.device_guard(tensor):
+                    self.assertEqual(backend.core_count(name), 24)
+            self.assertEqual(backend.core_count(backend.CPU_REFERENCE), 4)
+            with backend.limit_programs(3):
+                self.assertEqual(backend.core_count(name), 3)
+
+    def test_real_devices_are_refused(self):
+        message = "cuda:1, but inside backend.pretend nothing is launched; allowed: cpu, meta"
+        with backend.pretend(backend.NPU_ARCH32, 24), self.assertRaisesRegex(RuntimeError, message):
+            backend.backend_of(OnDevice())
+
+    def test_it_ends_with_its_block(self):
+        with self.assertRaises(KeyError), backend.pretend(backend.NPU_ARCH32, 24):
+            self.assertTrue(backend.pretending())
+            with backend.pretend(backend.NPU_ARCH35, 32):
+                self.assertEqual(backend.backend_of(torch.zeros(1)), backend.NPU_ARCH35)
+            self.assertEqual(backend.backend_of(torch.zeros(1)), backend.NPU_ARCH32)
+            raise KeyError
+        self.assertFalse(backend.pretending())
+        self.assertEqual(backend.backend_of(torch.zeros(1)), backend.CPU_REFERENCE)
+
+    def test_bad_values(self):
+        message = "backend: got 'npu', allowed: cpu-reference, npu"
+        with self.assertRaisesRegex(ValueError, message), backend.pretend("npu", 24):
+            pass
+        message = "cores: got 0, allowed: 1 or more"
+        with self.assertRaisesRegex(ValueError, message), backend.pretend(backend.CUDA, 0):
+            pass
 
 
 if __name__ == "__main__":

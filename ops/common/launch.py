@@ -64,6 +64,8 @@ class Launch:
     def run(self) -> None:
         """Launches the kernel, asynchronously where the device works that way.
 
+        Inside `backend.pretend` it is recorded and not launched.
+
         Raises:
             ValueError: an empty grid or one above MAX_PROGRAMS.
         """
@@ -74,6 +76,8 @@ class Launch:
             )
         for recording in _recordings:
             recording.append(self)
+        if backend.pretending():
+            return
         args = self.args
         if self.backend == backend.CPU_REFERENCE:
             args = {name: _base_only(value) for name, value in args.items()}

@@ -78,6 +78,20 @@ class LaunchTest(parameterized.TestCase):
         self.assertEqual(y.tolist(), [0.0] * 4)
 
 
+class PretendTest(absltest.TestCase):
+    def test_a_launch_is_checked_and_recorded_but_not_made(self):
+        y = torch.zeros(4)
+        with launch.record() as launches, backend.pretend(backend.NPU_ARCH32, 24):
+            _launch(y=y).run()
+            _launch(x=torch.empty(4, device="meta")).run()
+            with self.assertRaisesRegex(ValueError, "grid of add_to_each: got .65536"):
+                _launch(grid=(65536,)).run()
+        self.assertLen(launches, 2)
+        self.assertEqual(y.tolist(), [0.0] * 4)
+        _launch(y=y).run()
+        self.assertEqual(y.tolist(), [2.0, 3.0, 4.0, 5.0])
+
+
 class RecordTest(absltest.TestCase):
     def test_sees_the_launches_of_its_block(self):
         _launch().run()
