@@ -5,7 +5,6 @@ Without Bazel, at the repository's root:
     python3 -m testing.check --op=mamba3_siso_fwd --device=cuda
 """
 
-import glob
 import importlib
 import os
 import sys
@@ -14,8 +13,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-import ops
-from testing import cases, devices, golden, spec
+from testing import cases, devices, golden, selection, spec
 
 _OPS = flags.DEFINE_list("op", None, "Ops to judge, separated by commas. Default: all.")
 _DEVICE = flags.DEFINE_string("device", None, "Device to judge on. Default: the best one present.")
@@ -25,26 +23,6 @@ _CASES = flags.DEFINE_list(
 _OUT = flags.DEFINE_string(
     "out", "ascend_ops_report.html", "The HTML report to write; relative to where you are."
 )
-
-
-def available_ops() -> list[str]:
-    """Every folder of ops/ that has a spec. Nothing is imported: the device must be prepared before
-    Triton is."""
-    specs = (
-        path for root in ops.__path__ for path in glob.glob(os.path.join(root, "*", "spec.py"))
-    )
-    # One folder can be on sys.path twice.
-    return sorted({os.path.basename(os.path.dirname(path)) for path in specs})
-
-
-def _chosen(flag: flags.FlagHolder, valid: Sequence[str]) -> list[str]:
-    """The values of a list flag; UsageError naming the valid ones when one is not among them."""
-    unknown = [value for value in flag.value or [] if value not in valid]
-    if unknown:
-        raise app.UsageError(
-            f"--{flag.name}: got {', '.join(unknown)}; valid are {', '.join(valid)}"
-        )
-    return list(flag.value or valid)
 
 
 def _goldens(op: spec.OpSpec) -> golden.Folder | None:
@@ -59,14 +37,14 @@ def _work(names: Sequence[str], device: devices.Device) -> list[tuple[spec.OpSpe
     specs = [spec.load(f"ops.{name}.spec") for name in names]
     tags = ("ci", "full") if device.is_accelerator else ("ci",)
     pairs = [(op, case) for op in specs for case in cases.select(op.cases, tags)]
-    wanted = _chosen(_CASES, [case.name for _, case in pairs])
+    wanted = selection.chosen(_CASES, [case.name for _, case in pairs])
     return [(op, case) for op, case in pairs if case.name in wanted]
 
 
 def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    names = _chosen(_OPS, available_ops())
+    names = selection.chosen(_OPS, selection.available_ops())
     if _DEVICE.value and _DEVICE.value not in devices.NAMES:
         raise app.UsageError(f"--device: got {_DEVICE.value}; valid are {', '.join(devices.NAMES)}")
     try:

@@ -7,7 +7,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 
-from testing import check, main
+from testing import check, main, selection
 
 
 class CheckTest(parameterized.TestCase):
@@ -26,13 +26,13 @@ class CheckTest(parameterized.TestCase):
         )
 
     def test_ops_are_found(self):
-        self.assertIn("mamba3_siso_fwd", check.available_ops())
-        self.assertNotIn("common", check.available_ops())
+        self.assertIn("mamba3_siso_fwd", selection.available_ops())
+        self.assertNotIn("common", selection.available_ops())
 
     def test_ops_on_two_paths_are_one(self):
-        twice = list(check.ops.__path__) * 2
-        with mock.patch.object(check.ops, "__path__", twice):
-            self.assertEqual(check.available_ops().count("mamba3_siso_fwd"), 1)
+        twice = list(selection.ops.__path__) * 2
+        with mock.patch.object(selection.ops, "__path__", twice):
+            self.assertEqual(selection.available_ops().count("mamba3_siso_fwd"), 1)
 
     @parameterized.parameters(
         (["--op=mamba3"], "--op: got mamba3; valid are .*mamba3_siso_fwd"),

@@ -1,5 +1,6 @@
 """op_test_suite: all test targets of an op from one declaration."""
 
+load("//testing/npu_compile:npu_compile.bzl", "ARCHITECTURES", "npu_compile_test")
 load("//third_party:python.bzl", "py_binary", "py_test")
 load(":devices.bzl", "ACCELERATOR_TAGS", "DEVICES")
 load(":golden.bzl", "op_golden")
@@ -15,13 +16,15 @@ def op_test_suite(
         reference,
         unit_srcs = [],
         unit_deps = [],
+        npu_budgets = None,
         devices = DEVICES.keys(),
         timeout = "moderate"):
     """Declares every test target of an op, a golden and a suite of them.
 
     For op ":scan" and device "npu-arch32" the targets are scan_accuracy_npu_arch32_test, scan_performance_…, scan_memory_…
     and one scan_<stem>_npu_arch32_test per unit source <stem>_test.py. Each carries the tags of its kind and its device.
-    scan_golden is the folder of references that accuracy targets read.
+    scan_golden is the folder of references that accuracy targets read. scan_compile_arch32_test and scan_compile_arch35_test
+    judge what the NPU's compiler makes of every kernel that the op's cases launch; they need no device.
 
     Args:
       name: the test_suite that holds all targets which run without hardware.
@@ -31,6 +34,8 @@ def op_test_suite(
       reference: label of the py_library with the functions that the spec names as golden and same_precision.
       unit_srcs: test files, *_test.py; `testing.unit.DEVICE` is the device they run on.
       unit_deps: what the unit tests need beside op, spec and reference.
+      npu_budgets: label of the py_library of the package's npu_budgets.py, which states what the kernels may cost once they
+        are compiled (see testing/npu_compile/budgets.py). None asks only that they compile.
       devices: the devices that the op supports, keys of DEVICES. The others get `manual` targets, which say on request
         what the op says on such a device.
       timeout: Bazel's timeout of each target.
@@ -88,6 +93,15 @@ def op_test_suite(
             )
         if device in devices and not traits.accelerator:
             suite += targets
+    unsupported = [arch for arch in ARCHITECTURES if "npu-" + arch not in devices]
+    suite += npu_compile_test(
+        name = prefix + "_compile",
+        budgets = npu_budgets,
+        budgets_module = native.package_name().replace("/", ".") + ".npu_budgets" if npu_budgets else "",
+        manual = unsupported,
+        spec_module = spec_module,
+        deps = [op, spec],
+    )
     native.test_suite(
         name = name,
         tests = [":" + target for target in suite],

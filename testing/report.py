@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 
 from testing import accuracy, comparator
+from testing.tables import folder, table
 
 _GATES = (
     "G0 contract",
@@ -25,12 +26,6 @@ _GATES = (
     "G5 exact",
     "G6 determinism",
 )
-
-
-def folder() -> str | None:
-    """Where this test may leave files: Bazel's undeclared outputs, or OPS_REPORT_DIR without Bazel,
-    or nowhere."""
-    return os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR") or os.environ.get("OPS_REPORT_DIR")
 
 
 def environment() -> dict[str, str]:
@@ -46,16 +41,6 @@ def environment() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Text columns, the first row being the header."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
 def rows(verdicts: Sequence[accuracy.Verdict]) -> list[list[str]]:

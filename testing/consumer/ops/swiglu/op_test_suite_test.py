@@ -24,6 +24,7 @@ class DeclaredTargetsTest(absltest.TestCase):
             for device in ("cpu_reference", "npu_arch32", "npu_arch35", "cuda")
             for kind in ("accuracy", "memory", "performance")
         } - {"swiglu_performance_cpu_reference_test"}
+        expected |= {f"swiglu_compile_{arch}_test" for arch in ("arch32", "arch35")}
         self.assertEqual(tests, expected)
 
     def test_targets_carry_kind_and_device(self):
@@ -36,6 +37,9 @@ class DeclaredTargetsTest(absltest.TestCase):
         for device in ("npu-arch32", "npu-arch35", "cuda"):
             tags = self.targets[f"swiglu_memory_{device.replace('-', '_')}_test"][1:]
             self.assertEqual(set(tags), {device, "memory", "manual"} | _HARDWARE)
+        for arch in ("arch32", "arch35"):
+            tags = self.targets[f"swiglu_compile_{arch}_test"][1:]
+            self.assertEqual(set(tags), {"npu-compile", f"npu-compile-{arch}", "manual"})
 
     def test_there_are_a_golden_and_a_suite(self):
         self.assertEqual(self.targets["swiglu_golden"][0], "op_golden")

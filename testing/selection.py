@@ -1,0 +1,29 @@
+"""What the flags of the commands that work on ops choose from."""
+
+import glob
+import os
+from collections.abc import Sequence
+
+from absl import app, flags
+
+import ops
+
+
+def available_ops() -> list[str]:
+    """Every folder of ops/ that has a spec. Nothing is imported: the device must be prepared before
+    Triton is."""
+    specs = (
+        path for root in ops.__path__ for path in glob.glob(os.path.join(root, "*", "spec.py"))
+    )
+    # One folder can be on sys.path twice.
+    return sorted({os.path.basename(os.path.dirname(path)) for path in specs})
+
+
+def chosen(flag: flags.FlagHolder, valid: Sequence[str]) -> list[str]:
+    """The values of a list flag; UsageError naming the valid ones when one is not among them."""
+    unknown = [value for value in flag.value or [] if value not in valid]
+    if unknown:
+        raise app.UsageError(
+            f"--{flag.name}: got {', '.join(unknown)}; valid are {', '.join(valid)}"
+        )
+    return list(flag.value or valid)
