@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from testing import cases, devices, golden, selection, spec
+from testing.npu_compile import chips
+from testing.npu_compile import report as npu_report
 
 _OPS = flags.DEFINE_list("op", None, "Ops to judge, separated by commas. Default: all.")
 _DEVICE = flags.DEFINE_string("device", None, "Device to judge on. Default: the best one present.")
@@ -30,6 +32,20 @@ def _goldens(op: spec.OpSpec) -> golden.Folder | None:
     module = importlib.import_module(f"ops.{op.name}.spec")
     folder = os.path.join(os.path.dirname(module.__file__ or ""), f"{op.name}_golden")
     return golden.Folder(folder, op) if os.path.isdir(folder) else None
+
+
+def _compiled(names: Sequence[str], wanted: Sequence[str]) -> npu_report.Compiled:
+    """What the NPU compiler made of the wanted cases' kernels, which Bazel lays beside each op's
+    spec; empty without Bazel."""
+    found = npu_report.Compiled((), ())
+    for name in names:
+        module = importlib.import_module(f"ops.{name}.spec")
+        folder = os.path.dirname(module.__file__ or "")
+        for architecture in chips.ARCHITECTURES:
+            path = os.path.join(folder, f"{name}_compile_{architecture}")
+            if os.path.isdir(path):
+                found += npu_report.load(path).of_cases(wanted)
+    return found
 
 
 def _work(names: Sequence[str], device: devices.Device) -> list[tuple[spec.OpSpec, cases.Case]]:
@@ -65,17 +81,24 @@ def main(argv: Sequence[str]) -> None:
         print(
             f"[{index}/{len(work)}] {op.name} {case.name}: {outcome} ({seconds:.1f} s)", flush=True
         )
+    compiled = _compiled(names, [case.name for _, case in work])
     print("\n" + report.accuracy_text(verdicts))
+    if compiled.results:
+        print("\n" + npu_report.text(compiled.results, compiled.calls))
     for verdict in verdicts:
         for line in verdict.failures():
             print(line)
     # `bazel run` starts in the runfiles; the user's own folder is in this variable.
     path = os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), _OUT.value)
     with open(path, "w", encoding="utf-8") as file:
-        file.write(report.html(verdicts, device.describe()))
+        rows = npu_report.rows(compiled.results, compiled.calls)
+        failures = npu_report.failures(compiled.results, compiled.calls)
+        title = "Compiled for Ascend, on this machine; see testing/npu_compile/README.md"
+        tables = [(title, rows)] if compiled.results else []
+        file.write(report.html(verdicts, device.describe(), tables, failures))
     passed = sum(verdict.passed for verdict in verdicts)
     print(f"\n{passed} of {len(verdicts)} cases pass on {device.name}; report: {path}")
-    sys.exit(passed != len(verdicts))
+    sys.exit(passed != len(verdicts) or bool(failures))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,12 @@ class CheckTest(parameterized.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("1 of 1 cases pass on cpu-reference", done.stdout)
         with open(out, encoding="utf-8") as file:
-            self.assertIn("example", file.read())
+            page = file.read()
+        self.assertIn("example", page)
+        for text in (done.stdout, page):
+            self.assertRegex(text, r"Ascend910B1, Ascend910_9362.*\n?.*ok")
+            self.assertIn("Ascend950PR_9589", text)
+            self.assertNotIn("k128_chunk32", text)  # another case's kernel
 
 
 if __name__ == "__main__":

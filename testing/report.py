@@ -180,9 +180,16 @@ def write_accuracy(verdicts: Sequence[accuracy.Verdict], device: str) -> None:
             file.write(html(verdicts, device))
 
 
-def html(verdicts: Sequence[accuracy.Verdict], device: str) -> str:
-    """One self-contained page: the table, the negative controls, and an error histogram per
-    case."""
+def html(
+    verdicts: Sequence[accuracy.Verdict],
+    device: str,
+    more_tables: Sequence[tuple[str, Sequence[Sequence[str]]]] = (),
+    more_failures: Sequence[str] = (),
+) -> str:
+    """One self-contained page: the table, the negative controls, and an error histogram per case.
+
+    more_tables: (title, rows) to show beside them; more_failures: lines to list with the failures.
+    """
     template = os.path.join(os.path.dirname(__file__), "report.html.jinja")
     with open(template, encoding="utf-8") as file:
         page = jinja2.Environment(
@@ -218,8 +225,9 @@ def html(verdicts: Sequence[accuracy.Verdict], device: str) -> str:
             ),
             ("Negative controls (gate G7)", fault_rows(verdicts)),
             ("The same-precision reference itself", reference_rows(verdicts)),
+            *more_tables,
         ],
         waivers=waivers,
         charts=charts,
-        failures=[line for verdict in verdicts for line in verdict.failures()],
+        failures=[*(line for verdict in verdicts for line in verdict.failures()), *more_failures],
     )
