@@ -44,7 +44,6 @@ def header(name: str) -> str:
     return f"# Written by `./bazelw run //third_party:lock` from {LOCKS[name][0]}; do not edit.\n"
 
 
-
 def pip_settings() -> dict[str, list[str]]:
     """pip's configured `index-url`, `extra-index-url` and `find-links` on this machine."""
     command = [sys.executable, "-m", "pip", "config", "list"]
