@@ -42,7 +42,7 @@ class OpTestCase(absltest.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.device = devices.require(_DEVICE.value)
+        cls.device = devices.require(cls.device.name)
         if _GOLDENS.value:
             cls.goldens = golden.Folder(_GOLDENS.value, cls.op)
 
@@ -67,10 +67,10 @@ def loader(base: type[OpTestCase], tags: Callable[[devices.Device], Sequence[str
         unittest_loader: unittest.TestLoader, tests: Any, pattern: Any
     ) -> unittest.TestSuite:
         del tests, pattern
-        device = devices.get(_DEVICE.value)
-        device.prepare()  # an op's package may import Triton
-        base.op = spec.load(_SPEC.value)
-        base.chosen = cases.select(base.op.cases, _TAGS.value or tags(device))
+        base.device = devices.get(str(_DEVICE.value))
+        base.device.prepare()  # an op's package may import Triton
+        base.op = spec.load(str(_SPEC.value))
+        base.chosen = cases.select(base.op.cases, _TAGS.value or tags(base.device))
         for case in base.chosen:
             setattr(base, f"test_{case.name}", lambda self, case=case: self.judge(case))
         return unittest_loader.loadTestsFromTestCase(base)
