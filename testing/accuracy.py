@@ -48,7 +48,8 @@ class Verdict:
     def failures(self) -> list[str]:
         """One line for each gate that failed and each fault that went unnoticed."""
         lines = [
-            f"{self.case}: {gate.output}: {gate.name}: {gate.value:.4g} exceeds {gate.limit:.4g}"
+            f"{self.case}: {gate.output}: {gate.name}: "
+            + (gate.detail or f"{gate.value:.4g} exceeds {gate.limit:.4g}")
             for gate in self.gates
             if not gate.passed
         ]
@@ -64,7 +65,7 @@ class Verdict:
 @dataclasses.dataclass(frozen=True)
 class _Run:
     outputs: Mapping[str, torch.Tensor]
-    contract: int  # violations of G0 beside the values
+    violations: Sequence[str]  # of G0, beside what the values show
     launches: int
 
 
@@ -74,7 +75,10 @@ def _run(op: spec.OpSpec, arguments: inputs.Inputs, device: devices.Device, pois
     with guard.GuardedAllocations(poison) as guarded, launch.record() as launches:
         outputs = spec.results(function(**arguments.arguments), op)
         device.synchronize()
-    return _Run(outputs, guarded.broken_bands() + len(arguments.changed()), len(launches))
+    violations = [f"input {name} or its guard bands changed" for name in arguments.changed()]
+    if broken := guarded.broken_bands():
+        violations.append(f"the guard bands of {broken} allocations changed")
+    return _Run(outputs, violations, len(launches))
 
 
 def judge(
@@ -164,15 +168,17 @@ def _last_rows(shape: tuple[int, ...], output: spec.Output) -> tuple[slice, ...]
 def _contract(
     output: spec.Output, tensor: Any, reference: golden.Reference, runs: Sequence[_Run]
 ) -> comparator.Gate:
-    """G0 but for non-finite values: the number of violations of shape, dtype, layout, inputs and
-    guard bands."""
-    violations = (
-        (tuple(tensor.shape) != reference.golden.shape)
-        + (str(tensor.dtype) != f"torch.{reference.dtype}")
-        + (not tensor.is_contiguous())
-        + sum(run.contract for run in runs)
-    )
-    return comparator.Gate(output.name, "G0 contract", violations, 0)
+    """G0 but for non-finite values: shape, dtype, layout, inputs and guard bands."""
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    violations = [violation for run in runs for violation in run.violations]
+    if shape != reference.golden.shape:
+        violations.append(f"shape {shape}, expected {reference.golden.shape}")
+    if dtype != reference.dtype:
+        violations.append(f"dtype {dtype}, expected {reference.dtype}")
+    if not tensor.is_contiguous():
+        violations.append(f"strides {tensor.stride()}, expected contiguous")
+    detail = "; ".join(dict.fromkeys(violations))
+    return comparator.Gate(output.name, "G0 contract", len(violations), 0, detail=detail)
 
 
 def _same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -88,25 +88,27 @@ class JudgeTest(parameterized.TestCase):
         self.assertEqual(sum(verdict.errors["out"][1]), 2 * 70 * 3 * 16)
 
     @parameterized.named_parameters(
-        ("dtype", lambda x, out: out.float(), {"G0 contract"}),
-        ("shape", lambda x, out: out[:, :-1].contiguous(), {"G0 contract"}),
+        ("dtype", lambda x, out: out.float(), {"G0 contract"}, "dtype float32, expected float16"),
+        ("shape", lambda x, out: out[:, :-1].contiguous(), {"G0 contract"}, "shape .2, 69, 3, 16."),
         (
             "layout",
             lambda x, out: out.transpose(1, 2).contiguous().transpose(1, 2),
             {"G0 contract"},
+            "expected contiguous",
         ),
-        ("out_of_bounds", _write_before, {"G0 contract"}),
-        ("changed_input", _change_input, {"G0 contract"}),
+        ("out_of_bounds", _write_before, {"G0 contract"}, "guard bands of 1 allocations"),
+        ("changed_input", _change_input, {"G0 contract"}, "input x or its guard bands"),
         ("unwritten_row", _forget_a_row, {"G0 non-finite", "G6 determinism"}),
         ("garbage", _depend_on_garbage, {"G6 determinism"}),
         ("gain", lambda x, out: out * 1.01, {"G1 norm", "G2 worst block", "G3 scaled max"}),
     )
-    def test_a_broken_op_fails(self, behaviour, gates):
+    def test_a_broken_op_fails(self, behaviour, gates, message=" exceeds "):
         verdict = _judge(behaviour)
         self.assertFalse(verdict.passed)
         # A fault may trip more gates than the ones that are about it.
         self.assertContainsSubset(gates, self._failed(verdict))
         self.assertLen(verdict.failures(), len(self._failed(verdict)))
+        self.assertRegex("\n".join(verdict.failures()), message)
 
     def test_different_results_on_another_grid_fail(self):
         runs = []

@@ -130,6 +130,13 @@ class Case:
         text = json.dumps(self.to_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """The shape of one tensor, which must be given."""
+        spec = self.tensors[tensor]
+        if spec is None:
+            raise ValueError(f"tensor: {tensor!r} is not given in case {self.name}")
+        return spec.shape
+
     def sample(self, tensor: str) -> np.ndarray:
         """The values of one tensor, quantised to its dtype (bfloat16 as its bits, see CARRIERS)."""
         spec = self.tensors[tensor]

@@ -52,9 +52,11 @@ class CaseTest(parameterized.TestCase):
         x = _case().sample("x")
         self.assertEqual((x.shape, x.dtype), ((2, 3), np.float16))
 
-    def test_sample_of_an_absent_tensor(self):
-        with self.assertRaisesRegex(ValueError, "'z' is not given"):
-            _case().sample("z")
+    def test_absent_tensors(self):
+        self.assertEqual(_case().shape("x"), (2, 3))
+        for read in (_case().sample, _case().shape):
+            with self.assertRaisesRegex(ValueError, "'z' is not given"):
+                read("z")
 
     def test_fingerprint_follows_what_decides_the_inputs(self):
         base = _case()

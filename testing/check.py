@@ -68,6 +68,15 @@ def main(argv: Sequence[str]) -> None:
     except devices.DeviceNotFoundError as error:
         raise app.UsageError(str(error)) from error
     work = _work(names, device)
+    # `bazel run` starts in the runfiles; the user's own folder is in this variable.
+    path = os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), _OUT.value)
+    try:  # before minutes of work, not after
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise app.UsageError(
+            f"--out: got {_OUT.value!r}, which cannot be written: {error}"
+        ) from error
 
     from testing import accuracy, report  # import Triton
 
@@ -88,8 +97,6 @@ def main(argv: Sequence[str]) -> None:
     for verdict in verdicts:
         for line in verdict.failures():
             print(line)
-    # `bazel run` starts in the runfiles; the user's own folder is in this variable.
-    path = os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), _OUT.value)
     with open(path, "w", encoding="utf-8") as file:
         rows = npu_report.rows(compiled.results, compiled.calls)
         failures = npu_report.failures(compiled.results, compiled.calls)

@@ -45,6 +45,11 @@ class CheckTest(parameterized.TestCase):
             "--case: got nothing; valid are .*example",
         ),
         (["--device=npu-arch32"], "ASCEND_HOME_PATH is not set"),
+        (["--op="], "--op: got nothing; valid are .*mamba3_siso_fwd"),
+        (
+            ["--device=cpu-reference", "--out=/nonexistent/x.html"],
+            "--out: got '/nonexistent/x.html', which",
+        ),
         (["extra"], "unexpected arguments"),
     )
     def test_bad_flags_say_what_is_valid(self, flags, message):

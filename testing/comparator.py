@@ -40,7 +40,7 @@ FAULTS = ("all zeros", "gain 1.01", "dropped tail", "stale row", "sign flip")
 @dataclasses.dataclass(frozen=True)
 class Gate:
     """One gate's outcome. value and limit share a unit; same: what r itself reaches (NaN where r
-    plays no part)."""
+    plays no part); detail: what was found, where a number alone does not say it."""
 
     output: str
     name: str
@@ -48,6 +48,7 @@ class Gate:
     limit: float
     same: float = math.nan
     waiver: cases.Waiver | None = None
+    detail: str = ""
 
     @property
     def passed(self) -> bool:

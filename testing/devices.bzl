@@ -5,6 +5,10 @@ testing/devices.py drives them and .bazelrc has a --config for each; devices_tes
 
 KINDS = ["unit", "accuracy", "performance", "memory"]
 
+# `import torch` would load torch_npu by itself, and fail with advice of its own where CANN is missing; devices.py loads it
+# and says what it looked for.
+_NPU_ENV = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
 # name: the tag and the --config of the device.
 #   kinds       the kinds of target it can run
 #   deps        what its tests need beside the op
@@ -22,13 +26,13 @@ DEVICES = {
     "npu-arch32": struct(
         accelerator = True,
         deps = ["//third_party:torch_npu"],
-        env = {},
+        env = _NPU_ENV,
         kinds = KINDS,
     ),
     "npu-arch35": struct(
         accelerator = True,
         deps = ["//third_party:torch_npu"],
-        env = {},
+        env = _NPU_ENV,
         kinds = KINDS,
     ),
     "cuda": struct(

@@ -107,7 +107,7 @@ class Folder:
 
     def load(self, case: cases.Case, inputs_digest: str) -> Mapping[str, Reference]:
         """The references of one case; GoldenError unless they belong to it and are whole."""
-        entry = self._manifest["cases"].get(case.name)
+        entry = self._manifest.get("cases", {}).get(case.name)
         if entry is None:
             raise GoldenError(f"golden of case {case.name}: missing in {self._path}")
         if entry["fingerprint"] != case.fingerprint():

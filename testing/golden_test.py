@@ -119,6 +119,12 @@ class GoldenTest(absltest.TestCase):
         with self.assertRaisesRegex(golden.GoldenError, "damaged"):
             self._load()
 
+    def test_a_manifest_without_cases_is_refused(self):
+        with open(os.path.join(self.path, "manifest.json"), "w", encoding="utf-8") as file:
+            json.dump({"op": "double"}, file)
+        with self.assertRaisesRegex(golden.GoldenError, "missing"):
+            self._load()
+
     def test_missing_outputs_are_refused(self):
         self._edit_manifest(lambda entry: entry.update(outputs={}))
         with self.assertRaisesRegex(golden.GoldenError, r"outputs \[\]"):

@@ -21,6 +21,8 @@ def available_ops() -> list[str]:
 
 def chosen(flag: flags.FlagHolder, valid: Sequence[str]) -> list[str]:
     """The values of a list flag; UsageError naming the valid ones when one is not among them."""
+    if flag.value is not None and not flag.value:
+        raise app.UsageError(f"--{flag.name}: got nothing; valid are {', '.join(valid)}")
     unknown = [value for value in flag.value or [] if value not in valid]
     if unknown:
         raise app.UsageError(

@@ -67,13 +67,20 @@ class Launch:
         Inside `backend.pretend` it is recorded and not launched.
 
         Raises:
-            ValueError: an empty grid or one above MAX_PROGRAMS.
+            ValueError: an empty grid or one above MAX_PROGRAMS, or a tensor with PyTorch's negative
+                bit, which a kernel would read with the wrong sign.
         """
         if not 1 <= len(self.grid) <= 3 or not 0 < self.programs <= MAX_PROGRAMS:
             raise ValueError(
                 f"grid of {self.name}: got {self.grid}, "
                 f"allowed: 1 to 3 axes, 1 to {MAX_PROGRAMS} programs in all"
             )
+        for name, value in self.args.items():
+            if isinstance(value, torch.Tensor) and value.is_neg():
+                raise ValueError(
+                    f"{name} of {self.name}: got a view with PyTorch's negative bit, "
+                    "allowed: tensors after resolve_neg()"
+                )
         for recording in _recordings:
             recording.append(self)
         if backend.pretending():

@@ -78,6 +78,15 @@ class LaunchTest(parameterized.TestCase):
         self.assertEqual(y.tolist(), [0.0] * 4)
 
 
+class NegativeBitTest(absltest.TestCase):
+    def test_lazily_negated_views_are_refused(self):
+        y = torch.zeros(4)
+        lazily_negated = torch.ones(4, dtype=torch.complex64).conj().imag
+        with self.assertRaisesRegex(ValueError, "x_ptr of add_to_each: got .* negative bit"):
+            _launch(x=lazily_negated, y=y).run()
+        self.assertEqual(y.tolist(), [0.0] * 4)
+
+
 class PretendTest(absltest.TestCase):
     def test_a_launch_is_checked_and_recorded_but_not_made(self):
         y = torch.zeros(4)

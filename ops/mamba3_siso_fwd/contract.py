@@ -104,7 +104,7 @@ def check(
         q_bias=_bias(q_bias),
         k_bias=_bias(k_bias),
         angles=_rows(angles),
-        d=d,
+        d=None if d is None else d.resolve_neg(),
         z=None if z is None else _rows(z),
     )
     problem = problem_lib.Problem(
@@ -140,6 +140,7 @@ def _check_dtypes(tensors: dict[str, torch.Tensor]) -> None:
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.resolve_neg()  # a view that torch negates when it is read; a kernel would not
     # The devices read rows; a stride inside the row costs less as one copy here than as scattered
     # reads in the kernel.
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:

@@ -237,6 +237,16 @@ class LayoutTest(parameterized.TestCase):
         self.assertTrue(getattr(inputs, name).is_contiguous())
         self.assertEqual(problem, contract.check(**_arguments())[0])
 
+    @parameterized.parameters(_TENSORS)
+    def test_lazily_negated_views_are_materialised(self, name):
+        # What .imag of a conjugate is: torch negates when it reads, a kernel would not.
+        good = _arguments()[name]
+        good = torch.arange(1, good.numel() + 1, dtype=good.dtype).reshape(good.shape)
+        _, inputs = contract.check(**_arguments(**{name: torch._neg_view(good)}))
+        checked = getattr(inputs, name)
+        self.assertFalse(checked.is_neg())
+        self.assertTrue(torch.equal(checked, -good))
+
     def test_strides_of_d_and_biases(self):
         d = torch.zeros(3 * _H)[::3]
         bias = torch.zeros(_H, _K + 1)[:, 1:]

@@ -47,11 +47,11 @@ def mamba3_siso_fwd_kernel(
         trap: [B, H, S], float32, a logit.
         q_bias, k_bias: [H, K], any floating-point dtype.
         angles: [B, S, H, A], float32, radians, already accumulated; A even, 0 <= A <= K // 2;
-            |angle| <= 25000.
+            accurate for |angle| <= 25735 (2^13 pi).
         d: [H], float32, weight of the skip connection; None is 0.
         z: [B, S, H, V], dtype of q, gate; None leaves the output ungated.
-        chunk_size: 32 or 64. It bounds the tile that the kernel works on; the result does not
-            depend on it.
+        chunk_size: 32 or 64. It bounds the tile that the kernel works on; results differ only by
+            rounding.
 
     Returns:
         [B, S, H, V], dtype of q, contiguous. Empty when B or S is 0. Gradients are not recorded.

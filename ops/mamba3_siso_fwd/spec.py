@@ -6,17 +6,10 @@ from ops.mamba3_siso_fwd import cases as case_table
 from testing import cases, spec
 
 
-def _shape(case: cases.Case, name: str) -> tuple[int, ...]:
-    tensor = case.tensors[name]
-    if tensor is None:
-        raise ValueError(f"{name}: not given in case {case.name}")
-    return tensor.shape
-
-
 def launches(case: cases.Case, device: str) -> int:
     """One kernel, whatever the shape; none when there is nothing to compute."""
     del device
-    return 1 if math.prod(_shape(case, "v")) else 0
+    return 1 if math.prod(case.shape("v")) else 0
 
 
 def workspace_bytes(case: cases.Case, device: str) -> int:
@@ -31,7 +24,7 @@ def workspace_bytes(case: cases.Case, device: str) -> int:
         if tensor.dtype == "float64":  # a bias: converted to fp32
             total += math.prod(tensor.shape) * 4
     if device == "cpu-reference" and _dtype(case) == "bfloat16":
-        total += math.prod(_shape(case, "v")) * 4
+        total += math.prod(case.shape("v")) * 4
     return total
 
 
@@ -47,8 +40,8 @@ def costs(case: cases.Case) -> spec.Costs:
     rotation and the diagonal, 20 C for the decay weights (an exponential counts 8), 16 V for the
     output and its gate, 3 K V / C for decaying and rounding the state.
     """
-    b, s, heads, v_dim = _shape(case, "v")
-    k_dim, pairs = _shape(case, "q")[3], _shape(case, "angles")[3]
+    b, s, heads, v_dim = case.shape("v")
+    k_dim, pairs = case.shape("q")[3], case.shape("angles")[3]
     chunk = case.attributes["chunk_size"]
     tokens = b * s * heads
     matrix = tokens * (2 * chunk * (k_dim + v_dim) + 4 * k_dim * v_dim)

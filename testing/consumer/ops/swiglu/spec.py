@@ -19,7 +19,7 @@ def _case(name: str, shape: tuple[int, ...], tag: str) -> cases.Case:
 
 
 def _elements(case: cases.Case) -> int:
-    return math.prod(case.tensors["gate"].shape)
+    return math.prod(case.shape("gate"))
 
 
 SPEC = spec.OpSpec(
