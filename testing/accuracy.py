@@ -189,13 +189,10 @@ def _histogram(a: np.ndarray, g: np.ndarray, roundoff: float) -> tuple[list[int]
     """Counts of the scaled error in u by power of two, from 2^-10 (and below) to 2^5 (and
     above)."""
     low, high = -10, 5
-    finite = np.isfinite(a) & np.isfinite(g)
-    g = np.where(finite, g, 0.0)
-    e = np.where(finite, a, 0.0) - g
-    scale = np.abs(g) + np.sqrt(np.mean(g * g, axis=-1, keepdims=True)) if g.size else g
-    with np.errstate(divide="ignore", invalid="ignore"):
-        exponents = np.floor(np.log2(np.where(e == 0, 0.0, np.abs(e) / scale) / roundoff))
+    if not a.size:
+        return list(range(low, high + 1)), [0] * (high - low + 1)
+    with np.errstate(divide="ignore"):
+        exponents = np.floor(np.log2(np.abs(comparator.scaled_errors(a, g)) / roundoff))
     clipped = np.clip(exponents, low, high).astype(int)
-    return list(range(low, high + 1)), np.bincount(
-        clipped.ravel() - low, minlength=high - low + 1
-    ).tolist()
+    counts = np.bincount(clipped.ravel() - low, minlength=high - low + 1)
+    return list(range(low, high + 1)), counts.tolist()

@@ -41,7 +41,7 @@ class AccuracyTest(op_testcase.OpTestCase):
             )
 
 
-load_tests = op_testcase.loader(AccuracyTest, op_testcase.sized_for)
+load_tests = op_testcase.loader(AccuracyTest, lambda device: device.case_tags)
 
 if __name__ == "__main__":
     op_testcase.run()

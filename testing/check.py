@@ -51,8 +51,7 @@ def _compiled(names: Sequence[str], wanted: Sequence[str]) -> npu_report.Compile
 def _work(names: Sequence[str], device: devices.Device) -> list[tuple[spec.OpSpec, cases.Case]]:
     """(op, case) pairs to judge."""
     specs = [spec.load(f"ops.{name}.spec") for name in names]
-    tags = ("ci", "full") if device.is_accelerator else ("ci",)
-    pairs = [(op, case) for op in specs for case in cases.select(op.cases, tags)]
+    pairs = [(op, case) for op in specs for case in cases.select(op.cases, device.case_tags)]
     wanted = selection.chosen(_CASES, [case.name for _, case in pairs])
     return [(op, case) for op, case in pairs if case.name in wanted]
 

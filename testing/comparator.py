@@ -93,6 +93,14 @@ def blocked(x: np.ndarray, output: spec.Output) -> np.ndarray:
     return x.reshape(len(x), -1, BLOCK_ROWS * features)
 
 
+def scaled_errors(actual: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """e / (|g| + s) per element, 0 where either is not finite."""
+    finite = np.isfinite(actual) & np.isfinite(reference)
+    g = np.where(finite, reference, 0.0)
+    e = np.where(finite, actual, 0.0) - g
+    return _ratio(e, np.abs(g) + np.sqrt(np.mean(g * g, axis=-1, keepdims=True)))
+
+
 def measure(actual: np.ndarray, reference: np.ndarray, output: spec.Output) -> Metrics:
     """The distances of `actual` from `reference`, both float64, over the elements where both are
     finite."""
@@ -101,8 +109,7 @@ def measure(actual: np.ndarray, reference: np.ndarray, output: spec.Output) -> M
     finite = np.isfinite(actual) & np.isfinite(reference)
     g = np.where(finite, reference, 0.0)
     e = np.where(finite, actual, 0.0) - g
-    scale = np.abs(g) + np.sqrt(np.mean(g * g, axis=-1, keepdims=True))
-    scaled = _ratio(e, scale)
+    scaled = scaled_errors(actual, reference)
     blocks = _ratio(
         np.linalg.norm(blocked(e, output), axis=-1),
         np.linalg.norm(blocked(g, output), axis=-1),

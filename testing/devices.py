@@ -31,6 +31,11 @@ class Device(abc.ABC):
     def __init__(self, name: str):
         self.name = name
 
+    @property
+    def case_tags(self) -> tuple[str, ...]:
+        """The tags of the cases that the device can bear: an interpreter gets the small ones."""
+        return ("ci", "full") if self.is_accelerator else ("ci",)
+
     def prepare(self) -> None:
         """Sets what must be set before Triton is first imported."""
         if os.environ.get("TRITON_INTERPRET") == "1":
@@ -190,7 +195,10 @@ class Cuda(Accelerator):
 
 
 class Npu(Accelerator):
-    """Triton on an Ascend NPU of one architecture; the chip's own name decides which that is."""
+    """Triton on an Ascend NPU of one architecture; the chip's own name decides which that is.
+
+    Not run yet: nobody on the project has an NPU. Its detection is tested with a stand-in.
+    """
 
     torch_device = "npu"
 

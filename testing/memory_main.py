@@ -68,7 +68,7 @@ class MemoryTest(op_testcase.OpTestCase):
         report.write("memory", cls.rows, text, cls.device.describe())
 
 
-load_tests = op_testcase.loader(MemoryTest, op_testcase.sized_for)
+load_tests = op_testcase.loader(MemoryTest, lambda device: device.case_tags)
 
 if __name__ == "__main__":
     op_testcase.run()

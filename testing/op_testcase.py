@@ -78,11 +78,6 @@ def loader(base: type[OpTestCase], tags: Callable[[devices.Device], Sequence[str
     return load_tests
 
 
-def sized_for(device: devices.Device) -> Sequence[str]:
-    """The tags of the cases that a device can bear: an interpreter gets the small ones."""
-    return ("ci", "full") if device.is_accelerator else ("ci",)
-
-
 def run() -> None:
     """The main function of a test module that has a `loader`."""
     # Not where they are defined: tests of these modules import them without such flags.

@@ -47,8 +47,7 @@ class Limits:
 _LIMITS: Mapping[str, Limits] = {
     "H200": Limits(matrix=989e12, vector=67e12, memory=4.8e12),
     "A100": Limits(matrix=312e12, vector=19.5e12, memory=2.039e12),
-    "Ascend910B": Limits(matrix=354e12, vector=11e12, memory=1.6e12),
-    "Ascend910_93": Limits(matrix=354e12, vector=11e12, memory=1.6e12),
+    "Ascend910B2": Limits(matrix=354e12, vector=11e12, memory=1.6e12),
 }
 
 

@@ -110,6 +110,14 @@ class PerformanceMainTest(absltest.TestCase):
             with self.assertRaisesRegex(AssertionError, "slower than the normalised A100 allows"):
                 self._run(own=2.3, plain=9.0)
 
+    def test_an_a100_time_that_cannot_be_used_fails(self):
+        path = self.create_tempfile("a100.json", json.dumps({"two": 1.2})).full_path
+        with flagsaver.flagsaver(a100_times=path):
+            with self.assertRaisesRegex(AssertionError, "has no time of this case"):
+                self._run()
+            with self.assertRaisesRegex(AssertionError, "no limits known of Ascend910B4"):
+                self._run(chip="Ascend910B4")
+
     def test_the_interpreter_is_refused(self):
         with self.assertRaisesRegex(ValueError, "cpu-reference is no accelerator"):
             performance_main._timed(devices.get("cpu-reference"))

@@ -28,7 +28,8 @@ class PerformanceTest(parameterized.TestCase):
         self.assertEqual(performance.roofline(costs, chip), (binding, milliseconds))
 
     def test_limits_of_unknown_chips_are_not_invented(self):
-        self.assertIsNone(performance.limits("Ascend950PR_9589"))
+        for chip in ("Ascend950PR_9589", "Ascend910B4", "Ascend910_9382"):
+            self.assertIsNone(performance.limits(chip))
         self.assertIsNotNone(performance.limits("Ascend910B2"))
 
     def test_normalised_a100(self):

@@ -365,31 +365,34 @@ class LaunchTest(parameterized.TestCase):
         parameters = set(planned.kernel.arg_names)
         self.assertEqual(set(planned.args) | set(planned.constants), parameters)
 
-    def test_output_beyond_32_bits(self):
-        if not unit.DEVICE.is_accelerator:
-            self.skipTest("2^31 outputs take an interpreter hours; it runs on accelerators")
-        # One token repeated: with this decay the state is steady after 200 tokens.
-        heads, v_dim, s = 32, 64, 2**20 + 100
-        x = _on_device(_inputs(s=1, heads=heads, v_dim=v_dim, k_dim=16, pairs=4))
-        for name, value in x.items():
-            if name in ("q", "k", "v", "z", "angles"):
-                x[name] = value.expand(1, s, *value.shape[2:])
-        for name in ("adt", "dt", "trap"):
-            x[name] = torch.full((1, heads, s), -0.2 if name == "adt" else 0.1, device=_DEVICE)
-        out = _op(**x)
-        self.assertGreater(out.numel(), 2**31)
-        start = {
-            name: value[:, :300]
-            if name in ("q", "k", "v", "z", "angles")
-            else value[..., :300]
-            if name in ("adt", "dt", "trap")
-            else value
-            for name, value in x.items()
-        }
-        golden = reference.golden(**start).cpu()
-        self.assertLess(_distance(out[:, :300], golden), 2.0**-10)
-        steady = golden[:, 250:251].expand(1, 99, heads, v_dim)
-        self.assertLess(_distance(out[:, -100:-1], steady), 2.0**-10)
+
+# 2^31 outputs take an interpreter hours. There the test does not exist, rather than looking green.
+if unit.DEVICE.is_accelerator:
+
+    class LargeOutputTest(absltest.TestCase):
+        def test_output_beyond_32_bits(self):
+            # One token repeated: with this decay the state is steady after 200 tokens.
+            heads, v_dim, s = 32, 64, 2**20 + 100
+            x = _on_device(_inputs(s=1, heads=heads, v_dim=v_dim, k_dim=16, pairs=4))
+            for name, value in x.items():
+                if name in ("q", "k", "v", "z", "angles"):
+                    x[name] = value.expand(1, s, *value.shape[2:])
+            for name in ("adt", "dt", "trap"):
+                x[name] = torch.full((1, heads, s), -0.2 if name == "adt" else 0.1, device=_DEVICE)
+            out = _op(**x)
+            self.assertGreater(out.numel(), 2**31)
+            start = {
+                name: value[:, :300]
+                if name in ("q", "k", "v", "z", "angles")
+                else value[..., :300]
+                if name in ("adt", "dt", "trap")
+                else value
+                for name, value in x.items()
+            }
+            golden = reference.golden(**start).cpu()
+            self.assertLess(_distance(out[:, :300], golden), 2.0**-10)
+            steady = golden[:, 250:251].expand(1, 99, heads, v_dim)
+            self.assertLess(_distance(out[:, -100:-1], steady), 2.0**-10)
 
 
 _STAGED = (backend.CPU_REFERENCE, torch.bfloat16)
