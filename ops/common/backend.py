@@ -5,9 +5,11 @@ interpreter), `npu-arch32`, `npu-arch35` (Huawei Ascend, by the chip's name) and
 """
 
 import contextlib
+import dataclasses
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import triton
@@ -26,7 +28,18 @@ _ARCHITECTURES = (
 )
 
 _program_limit: int | None = None
-_pretended: tuple[str, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pretence:
+    """What holds inside `pretend`."""
+
+    backend: str
+    cores: int
+    run: Callable[[Any], None] | None
+
+
+_pretended: _Pretence | None = None
 
 
 @triton.jit
@@ -65,10 +78,10 @@ def backend_of(tensor: torch.Tensor) -> str:
     if _pretended is not None:
         if kind not in ("cpu", "meta"):
             raise RuntimeError(
-                f"tensors are on {tensor.device}, but inside backend.pretend nothing is launched; "
-                "allowed: cpu, meta"
+                f"tensors are on {tensor.device}, but inside backend.pretend nothing is launched "
+                "there; allowed: cpu, meta"
             )
-        return _pretended[0]
+        return _pretended.backend
     if kind == "cpu":
         if not INTERPRETED:
             raise RuntimeError(
@@ -105,8 +118,10 @@ def core_count(name: str) -> int:
     resident at once, so that none idles whatever a program's size. cpu-reference: 4, so that the
     interpreter too walks several tasks per program.
     """
-    pretended, cores = _pretended or ("", 0)
-    count = cores if pretended == name else _core_count(name)
+    if _pretended is not None and _pretended.backend == name:
+        count = _pretended.cores
+    else:
+        count = _core_count(name)
     return count if _program_limit is None else min(count, _program_limit)
 
 
@@ -145,25 +160,35 @@ def limit_programs(count: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def pretend(name: str, cores: int) -> Iterator[None]:
+def pretend(name: str, cores: int, run: Callable[[Any], None] | None = None) -> Iterator[None]:
     """Inside the block, calls plan for the backend `name` with `cores` cores and launch nothing.
 
     An op's public function then takes tensors on `meta` (shapes and strides without memory) or on
     the CPU, checks, dispatches and plans as it would on that backend; `launch.record` sees the
     launches, results are uninitialised. Tools compile what production would launch this way.
+
+    Args:
+        name: one of BACKENDS.
+        cores: what core_count() says of it, 1 or more.
+        run: gets each `launch.Launch` instead of the backend, in order, and fills its outputs: a
+            simulator. None: nothing does.
     """
     global _pretended
     if name not in BACKENDS:
         raise ValueError(f"backend: got {name!r}, allowed: {', '.join(BACKENDS)}")
     if cores < 1:
         raise ValueError(f"cores: got {cores}, allowed: 1 or more")
-    previous, _pretended = _pretended, (name, cores)
+    previous, _pretended = _pretended, _Pretence(name, cores, run)
     try:
         yield
     finally:
         _pretended = previous
 
 
-def pretending() -> bool:
-    """Whether the caller is inside `pretend`."""
-    return _pretended is not None
+def run_pretended(launch: Any) -> bool:
+    """Whether the caller is inside `pretend`, which then has taken care of the launch."""
+    if _pretended is None:
+        return False
+    if _pretended.run is not None:
+        _pretended.run(launch)
+    return True

@@ -104,19 +104,30 @@ class PretendTest(parameterized.TestCase):
                 self.assertEqual(backend.core_count(name), 3)
 
     def test_real_devices_are_refused(self):
-        message = "cuda:1, but inside backend.pretend nothing is launched; allowed: cpu, meta"
+        message = "cuda:1, but inside backend.pretend .* launched there; allowed: cpu, meta"
         with backend.pretend(backend.NPU_ARCH32, 24), self.assertRaisesRegex(RuntimeError, message):
             backend.backend_of(OnDevice())
 
     def test_it_ends_with_its_block(self):
         with self.assertRaises(KeyError), backend.pretend(backend.NPU_ARCH32, 24):
-            self.assertTrue(backend.pretending())
             with backend.pretend(backend.NPU_ARCH35, 32):
                 self.assertEqual(backend.backend_of(torch.zeros(1)), backend.NPU_ARCH35)
             self.assertEqual(backend.backend_of(torch.zeros(1)), backend.NPU_ARCH32)
             raise KeyError
-        self.assertFalse(backend.pretending())
         self.assertEqual(backend.backend_of(torch.zeros(1)), backend.CPU_REFERENCE)
+
+    def test_launches_go_to_the_innermost_block(self):
+        outer, inner = [], []
+        self.assertFalse(backend.run_pretended("before"))
+        with backend.pretend(backend.NPU_ARCH32, 24, outer.append):
+            self.assertTrue(backend.run_pretended("first"))
+            with backend.pretend(backend.NPU_ARCH32, 24):
+                self.assertTrue(backend.run_pretended("nobody's"))
+            with backend.pretend(backend.NPU_ARCH35, 32, inner.append):
+                self.assertTrue(backend.run_pretended("second"))
+            backend.run_pretended("third")
+        self.assertFalse(backend.run_pretended("after"))
+        self.assertEqual((outer, inner), (["first", "third"], ["second"]))
 
     def test_bad_values(self):
         message = "backend: got 'npu', allowed: cpu-reference, npu"

@@ -64,7 +64,8 @@ class Launch:
     def run(self) -> None:
         """Launches the kernel, asynchronously where the device works that way.
 
-        Inside `backend.pretend` it is recorded and not launched.
+        Inside `backend.pretend` it is recorded, and goes to what was given there as `run`, if
+        anything; not to a device.
 
         Raises:
             ValueError: an empty grid or one above MAX_PROGRAMS, or a tensor with PyTorch's negative
@@ -83,7 +84,7 @@ class Launch:
                 )
         for recording in _recordings:
             recording.append(self)
-        if backend.pretending():
+        if backend.run_pretended(self):
             return
         args = self.args
         if self.backend == backend.CPU_REFERENCE:

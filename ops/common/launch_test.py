@@ -101,6 +101,19 @@ class PretendTest(absltest.TestCase):
         self.assertEqual(y.tolist(), [2.0, 3.0, 4.0, 5.0])
 
 
+    def test_a_launch_goes_to_the_simulator_after_its_checks(self):
+        def simulate(item):
+            item.args["y_ptr"].fill_(item.args["value"])
+
+        y = torch.zeros(4)
+        with launch.record() as launches, backend.pretend(backend.NPU_ARCH32, 24, simulate):
+            _launch(y=y, value=7).run()
+            with self.assertRaisesRegex(ValueError, "grid of add_to_each: got .65536"):
+                _launch(grid=(65536,), y=y, value=8).run()
+        self.assertEqual(y.tolist(), [7.0] * 4)
+        self.assertLen(launches, 1)
+
+
 class RecordTest(absltest.TestCase):
     def test_sees_the_launches_of_its_block(self):
         _launch().run()
