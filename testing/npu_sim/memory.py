@@ -279,3 +279,25 @@ def row_major(sizes: Sequence[int]) -> list[int]:
         strides.append(step)
         step *= size
     return strides[::-1]
+
+
+class Footprint:
+    """Granules of a memory that an operation touched, for the race check: in place of a view."""
+
+    __slots__ = ("_touched", "memory")
+
+    def __init__(self, memory: Memory, touched: np.ndarray):
+        """touched: whether, for each granule."""
+        self.memory = memory
+        self._touched = touched
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._touched.sum()) * self.memory.granule
+
+    def granules(self) -> np.ndarray | None:
+        return np.flatnonzero(self._touched) if self._touched.any() else None
+
+    def __str__(self) -> str:
+        touched = np.flatnonzero(self._touched) * self.memory.granule
+        return f"{self.memory.space} {self.memory.name} [{touched[0]}: {len(touched)} granules]"

@@ -1,0 +1,283 @@
+"""The happens-before check: which accesses of a block are ordered by its synchronisation.
+
+Every pipe of every core of a block is an agent with a vector clock. A flag carries the clock of the
+pipe that set it to the pipe that waits; a barrier orders a pipe with itself. Two accesses to the
+same granule of memory, at least one of which writes, must be ordered by that, or the result depends
+on which is faster on the day. The simulator executes each pipe serially, so values alone would not
+show it.
+
+Of one pipe's own operations the matrix unit's, MTE1's and the scalar unit's are in order; those of
+V, MTE2, MTE3 and FIX are not without a barrier or a flag (guess: the compiler inserts barriers
+exactly there, and no compiled kernel so far has shown a race by this rule).
+"""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from testing.npu_sim import findings, memory
+
+PIPES = ("S", "V", "M", "MTE1", "MTE2", "MTE3", "FIX")
+IN_ORDER = frozenset(("S", "M", "MTE1"))
+
+Clock = np.ndarray
+Touched = memory.View | memory.Footprint
+Granules = slice | np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """What one operation of a pipe does to memory, for the check.
+
+    unchanged: outputs that already held the bytes that are written (two vector cores doing the same
+    work). atomic: the writes add to what is there, in any order.
+    """
+
+    name: str
+    places: tuple[str, ...]
+    reads: Sequence[Touched]
+    writes: Sequence[Touched]
+    unchanged: bool = False
+    atomic: bool = False
+
+
+class _Shadow:
+    """What a block's agents last did to each granule of a memory.
+
+    Agents are counted from 1; 0 stands for nobody. Fresh zeros cost nothing until they are touched,
+    however large the tensor.
+    """
+
+    def __init__(self, granules: int):
+        self.writer = np.zeros(granules, np.int16)
+        self.written = np.zeros(granules, np.int32)
+        self.reads: dict[int, np.ndarray] = {}
+
+
+class BlockLedger:
+    """Which block of a launch wrote and read which granule of global memory.
+
+    Blocks are not ordered: what one writes no other may read or write, except that atomic
+    operations may meet each other.
+    """
+
+    _SEVERAL = -1
+    _ATOMIC = -2
+
+    def __init__(self) -> None:
+        self._writers: dict[int, np.ndarray] = {}
+        self._readers: dict[int, np.ndarray] = {}
+        self._kept: list[memory.Memory] = []  # so that no id is used twice
+        self.conflicts: collections.Counter[tuple[str, str, tuple[str, ...]]] = (
+            collections.Counter()
+        )
+
+    def access(self, block: int, access: Access) -> None:
+        for views, writes in ((access.reads, False), (access.writes, True)):
+            for view in views:
+                if view.memory.space == "gm" and (granules := view.granules()) is not None:
+                    self._touch(block + 1, access, view.memory, granules, writes)
+
+    def _touch(
+        self, me: int, access: Access, touched: memory.Memory, at: Granules, writes: bool
+    ) -> None:
+        key = id(touched)
+        if key not in self._writers:
+            self._kept.append(touched)
+            self._writers[key] = np.zeros(touched.granules, np.int32)
+            self._readers[key] = np.zeros(touched.granules, np.int32)
+        writers, readers = self._writers[key], self._readers[key]
+        others = writers[at]
+        conflict = (others != 0) & (others != me)
+        if writes and access.atomic:
+            conflict &= others != self._ATOMIC
+        seen = readers[at]
+        if writes:
+            conflict |= (seen != 0) & (seen != me)
+            writers[at] = self._ATOMIC if access.atomic else me
+        else:
+            readers[at] = np.where((seen == 0) | (seen == me), me, self._SEVERAL)
+        if conflict.any():
+            verb = "writes" if writes else "reads"
+            text = f"{access.name} {verb} {touched.name}, which another block uses"
+            self.conflicts[text, access.name, access.places] += 1
+
+    def findings(self) -> list[findings.Finding]:
+        return [
+            findings.Finding(findings.BLOCK_RACE, text, places, count)
+            for (text, _, places), count in self.conflicts.items()
+        ]
+
+
+class Checker:
+    """The check of one block.
+
+    agents: name of each agent, such as `AIV0.MTE2`.
+    """
+
+    def __init__(self, agents: Sequence[str], block: int, ledger: BlockLedger):
+        self._names = agents
+        self._block = block
+        self._ledger = ledger
+        self.clocks = np.zeros((len(agents), len(agents)), np.int32)
+        self._sequence = [0] * len(agents)
+        self._in_order = [name.split(".")[1] in IN_ORDER for name in agents]
+        self._shadows: dict[int, _Shadow] = {}
+        self._history: list[list[Access | None]] = [[None] for _ in agents]
+        self._races: collections.Counter[tuple[str, str, tuple[str, ...]]] = collections.Counter()
+        self._duplicates: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
+        self.unwritten: dict[str, None] = {}
+
+    # The order.
+
+    def snapshot(self, agent: int) -> Clock:
+        """What has happened before anything that the agent does from now on."""
+        return self.clocks[agent].copy()
+
+    def join(self, agent: int, clock: Clock) -> None:
+        """What the clock knows has happened before the agent's next operation."""
+        np.maximum(self.clocks[agent], clock, out=self.clocks[agent])
+
+    def barrier(self, agent: int) -> None:
+        """The agent's own operations so far are complete."""
+        self.clocks[agent, agent] = self._sequence[agent]
+
+    def completed(self, agent: int) -> Clock:
+        """The clock that a flag carries once all of the agent's operations are complete."""
+        clock = self.clocks[agent].copy()
+        clock[agent] = self._sequence[agent]
+        return clock
+
+    # The accesses.
+
+    def access(self, agent: int, access: Access) -> None:
+        """Checks an operation of the agent against all before, and remembers it."""
+        self._ledger.access(self._block, access)
+        self._sequence[agent] += 1
+        now = self._sequence[agent]
+        self._history[agent].append(access)
+        clock = self.clocks[agent]
+        if self._in_order[agent]:
+            clock[agent] = now - 1
+        for view in access.reads:
+            if (granules := view.granules()) is not None:
+                self._read(agent, now, clock, access, view, granules)
+        for view in access.writes:
+            if (granules := view.granules()) is not None:
+                self._write(agent, now, clock, access, view, granules)
+
+    def _shadow(self, touched: memory.Memory) -> _Shadow:
+        # The block keeps its memories alive, so an id stands for one memory.
+        shadow = self._shadows.get(id(touched))
+        if shadow is None:
+            shadow = self._shadows[id(touched)] = _Shadow(touched.granules)
+        return shadow
+
+    def _read(
+        self,
+        agent: int,
+        now: int,
+        clock: Clock,
+        access: Access,
+        view: Touched,
+        at: Granules,
+    ) -> None:
+        shadow = self._shadow(view.memory)
+        writers, written = shadow.writer[at], shadow.written[at]
+        unordered = (writers != 0) & (written > clock[writers - 1])
+        if unordered.any():
+            self._report("read after write", agent, access, view, writers, written, unordered)
+        if (writers == 0).any() and (view.memory.space != "gm" or view.memory.name == WORKSPACE):
+            self.unwritten[f"{access.name} at {', '.join(access.places)} reads {view}"] = None
+        reads = shadow.reads.get(agent)
+        if reads is None:
+            reads = shadow.reads[agent] = np.zeros(len(shadow.writer), np.int32)
+        reads[at] = now
+
+    def _write(
+        self,
+        agent: int,
+        now: int,
+        clock: Clock,
+        access: Access,
+        view: Touched,
+        at: Granules,
+    ) -> None:
+        shadow = self._shadow(view.memory)
+        writers, written = shadow.writer[at], shadow.written[at]
+        mine = (writers == agent + 1) & (written == now)
+        unordered = (writers != 0) & (written > clock[writers - 1]) & ~mine
+        if unordered.any():
+            if access.unchanged and self._by_other_vector_core(agent, writers[unordered]):
+                self._duplicates[access.name, access.places] += 1
+            else:
+                self._report("write after write", agent, access, view, writers, written, unordered)
+        for reader, reads in shadow.reads.items():
+            last = reads[at]
+            unordered = last > clock[reader]
+            if reader == agent:
+                unordered &= last != now
+            if unordered.any():
+                readers = np.full(last.shape, reader + 1, np.int16)
+                self._report("write after read", agent, access, view, readers, last, unordered)
+        shadow.writer[at] = agent + 1
+        shadow.written[at] = now
+
+    def _by_other_vector_core(self, agent: int, writers: np.ndarray) -> bool:
+        core = self._names[agent].split(".")[0]
+        cores = {self._names[writer - 1].split(".")[0] for writer in np.unique(writers)}
+        return core.startswith("AIV") and all(
+            other.startswith("AIV") and other != core for other in cores
+        )
+
+    def _report(
+        self,
+        hazard: str,
+        agent: int,
+        access: Access,
+        view: Touched,
+        others: np.ndarray,
+        sequence: np.ndarray,
+        which: np.ndarray,
+    ) -> None:
+        pairs = set(zip(others[which].tolist(), sequence[which].tolist(), strict=True))
+        for other, number in sorted(pairs)[:4]:
+            earlier = self._history[other - 1][number]
+            assert earlier is not None
+            text = (
+                f"{hazard}: {self._names[agent]} {access.name} and {self._names[other - 1]} "
+                f"{earlier.name} both use {view.memory.space} {view.memory.name}, unordered"
+            )
+            self._races[text, hazard, (*access.places[:1], *earlier.places[:1])] += 1
+
+    def findings(self) -> list[findings.Finding]:
+        races = [
+            findings.Finding(findings.RACE, text, places, count)
+            for (text, _, places), count in self._races.items()
+        ]
+        duplicates = [
+            findings.Finding(
+                findings.DUPLICATED_WORK,
+                f"both vector cores execute {name} with the same bytes",
+                places[:1],
+                count,
+            )
+            for (name, places), count in self._duplicates.items()
+        ]
+        return races + duplicates
+
+
+WORKSPACE = "workspace"
+
+
+def merge(found: Sequence[findings.Finding]) -> tuple[findings.Finding, ...]:
+    """The same findings of several blocks as one, with their counts added."""
+    counts: collections.Counter[tuple[str, str, tuple[str, ...]]] = collections.Counter()
+    for finding in found:
+        counts[finding.kind, finding.message, finding.places] += finding.count
+    return tuple(
+        findings.Finding(kind, message, places, count)
+        for (kind, message, places), count in counts.items()
+    )
