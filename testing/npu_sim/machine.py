@@ -494,11 +494,14 @@ class Core(program.Unit):
         self.pipes[pipe].queue.append(task)
 
     def on_chip(self, space: str) -> memory.Memory:
-        if space not in self._memories:
-            raise findings.UnsupportedOperationError(
-                "pointer_cast", f"memory {space} on a core of kind {self.kind}"
-            )
-        return self._memories[space]
+        # On arch35 a core reaches into its partner: the cube core's FIX pipe writes the UB of the
+        # first vector core (guess: the modules name none), MTE3 of a vector core writes L1.
+        for core in (self, *self.group.cores):
+            if space in core._memories:
+                return core._memories[space]
+        raise findings.UnsupportedOperationError(
+            "pointer_cast", f"memory {space} on a core of kind {self.kind}"
+        )
 
     def issue(self, work: program.Work, operands: Sequence[Any]) -> None:
         layout = work.layout
