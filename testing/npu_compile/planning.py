@@ -25,13 +25,15 @@ class Kernel:
 
     function: "module:function". signature: run-time argument -> Triton's type, such as `*fp16` or
     `i32`; pointers count as multiples of 16, as allocators give them, and `i32:16` says the same of
-    an integer. constants: the other arguments. options: compiler options.
+    an integer. constants: the other arguments. options: compiler options. architectures: for which
+    it is compiled.
     """
 
     function: str
     signature: Mapping[str, str]
     constants: Mapping[str, Constant] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Constant] = dataclasses.field(default_factory=dict)
+    architectures: tuple[str, ...] = tuple(chips.ARCHITECTURES)
 
 
 class _Address:
@@ -191,5 +193,6 @@ def plan(
                 if case_names is None or case.name in case_names:
                     planner.add_case(op, case, chip)
         for kernel in kernels:
-            planner.add_kernel(kernel, chip)
+            if architecture.name in kernel.architectures:
+                planner.add_kernel(kernel, chip)
     return planner

@@ -143,6 +143,16 @@ class KernelTest(parameterized.TestCase):
         self.assertEqual(found.aligned, ("x_ptr", "y_ptr", "out_ptr", "size"))
         self.assertEqual(found.constants, {"BLOCK": 64})
 
+    def test_a_kernel_of_one_architecture(self):
+        kernel = planning.Kernel(
+            self._FUNCTION, self._SIGNATURE, {"BLOCK": 64}, architectures=("arch35",)
+        )
+        for name, count in (("arch32", 0), ("arch35", 1)):
+            architecture = chips.architecture(name)
+            planned = planning.plan(architecture, list(architecture.chips), kernels=[kernel])
+            self.assertLen(planned.units, count)
+            self.assertLen(planned.calls, count * len(architecture.chips))
+
     @parameterized.parameters(
         ({"BLOCK": 64, "WARPS": 2}, r"missing \[\], unknown \['WARPS'\]; they are x_ptr"),
         ({}, r"missing \['BLOCK'\], unknown \[\]"),
