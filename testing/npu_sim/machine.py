@@ -445,6 +445,8 @@ class Core(program.Unit):
             if name != "S"
         }
         self.flags: dict[FlagKey, collections.deque[_Raised]] = {}
+        # Sets that were issued and whose wait was not yet.
+        self._unpaired: dict[FlagKey, collections.deque[program.Work]] = {}
         self.request: _Request | None = None
         self.finished = False
         self._steps: Iterator[Any] = iter(())
@@ -530,13 +532,9 @@ class Core(program.Unit):
         assert self._l0 is not None
         for step in cube.expand(work.operation.attributes, operands, self._l0):
             if isinstance(step, cube.Set):
-                self._queue(
-                    step.set_pipe, _SetFlag(work, (step.set_pipe, step.wait_pipe, step.event))
-                )
+                self.set_flag(work, step.set_pipe, step.wait_pipe, step.event)
             elif isinstance(step, cube.Wait):
-                self._queue(
-                    step.wait_pipe, _WaitFlag(work, (step.set_pipe, step.wait_pipe, step.event))
-                )
+                self.wait_flag(work, step.set_pipe, step.wait_pipe, step.event)
             elif isinstance(step, cube.Barrier):
                 self._queue(step.pipe, _Barrier(work))
             else:
@@ -557,6 +555,15 @@ class Core(program.Unit):
 
     def set_flag(self, work: program.Work, set_pipe: str, wait_pipe: str, event: int) -> None:
         key = (set_pipe, wait_pipe, event)
+        # In the order of issue. That the setting pipe runs ahead of the waiting one, and sets a
+        # flag again before that one took it, is what the compiler relies on in every second kernel.
+        if self._unpaired.get(key):
+            self.group.note(
+                findings.FLAG_SET_TWICE,
+                f"{self.name} sets flag {_flag(key)} again with no wait for it in between",
+                (*work.places[:1], *self._unpaired[key][-1].places[:1]),
+            )
+        self._unpaired.setdefault(key, collections.deque()).append(work)
         if set_pipe == "S":
             self.time += self.group.model.issue_cycles
             self.raise_flag(work, key, self.time, self.scalar.agent)
@@ -567,6 +574,8 @@ class Core(program.Unit):
         self, work: program.Work, set_pipe: str, wait_pipe: str, event: int
     ) -> _Request | None:
         key = (set_pipe, wait_pipe, event)
+        if self._unpaired.get(key):
+            self._unpaired[key].popleft()
         if wait_pipe == "S":
             return _ScalarWait(work, key)
         self._queue(wait_pipe, _WaitFlag(work, key))
@@ -594,12 +603,6 @@ class Core(program.Unit):
 
     def raise_flag(self, work: program.Work, key: FlagKey, time: float, agent: int) -> None:
         raised = self.flags.setdefault(key, collections.deque())
-        if raised:
-            self.group.note(
-                findings.FLAG_SET_TWICE,
-                f"{self.name} sets flag {_flag(key)} again before anything waited for it",
-                (*work.places[:1], *raised[-1].places[:1]),
-            )
         raised.append(self._raised(work, time, agent))
 
     def _raised(self, work: program.Work, time: float, agent: int) -> _Raised:
@@ -657,9 +660,7 @@ class Group:
         self._block_flags: dict[tuple[int, int, int], collections.deque[_Raised]] = {}
         self.cores = []
         for index, (kind, sub_block) in enumerate(kinds):
-            sizes = {
-                space: runnable.target[entry] // 8 for space, entry in _MEMORIES[kind].items()
-            }
+            sizes = {space: runnable.target[entry] // 8 for space, entry in _MEMORIES[kind].items()}
             first = index * len(races.PIPES)
             self.cores.append(Core(self, kind, index, sub_block, first, sizes))
         self._entries = runnable.entries
@@ -672,7 +673,9 @@ class Group:
         """
         pick = random.Random(f"{self.settings.seed} {self.block}")
         for core in self.cores:
-            self._guarded(core, None, lambda core=core: core.start(self._entries[core.kind], arguments))
+            self._guarded(
+                core, None, lambda core=core: core.start(self._entries[core.kind], arguments)
+            )
         while True:
             candidates = list(self._candidates())
             if not candidates:
@@ -715,9 +718,7 @@ class Group:
         except memory.OutOfBoundsError as error:
             name, places = (work.name, work.places) if work else ("", ())
             raise findings.StoppedError(
-                findings.Finding(
-                    findings.OUT_OF_BOUNDS, f"{core.name} {name}: {error}", places
-                )
+                findings.Finding(findings.OUT_OF_BOUNDS, f"{core.name} {name}: {error}", places)
             ) from error
         except findings.UnsupportedOperationError as error:
             raise error if error.places or not work else error.at(work.places) from error
@@ -729,9 +730,7 @@ class Group:
     ) -> None:
         receivers = [other.index for other in self.cores if other.kind != core.kind]
         for receiver in receivers:
-            raised = self._block_flags.setdefault(
-                (receiver, flag, core.index), collections.deque()
-            )
+            raised = self._block_flags.setdefault((receiver, flag, core.index), collections.deque())
             clock = self.checker.completed(agent) if self.checker else None
             raised.append(_Raised(time + self.model.block_flag_latency, clock, work.places))
             if len(raised) > MAX_BLOCK_FLAG:

@@ -169,9 +169,7 @@ def examine(
     for seed in seeds:
         outcome, other = launch(Settings(seed=seed, check_races=check_races))
         found += [
-            finding
-            for finding in outcome.findings
-            if (finding.kind, finding.message) not in known
+            finding for finding in outcome.findings if (finding.kind, finding.message) not in known
         ]
         known |= {(finding.kind, finding.message) for finding in outcome.findings}
         if not _same(outputs, other):
@@ -190,7 +188,9 @@ _OTHER_FILL = 0x7B
 
 def _same(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
     return all(
-        torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+        # An empty tensor has no bytes to be viewed as.
+        not a.numel()
+        or torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
         for a, b in zip(first, second, strict=True)
     )
 

@@ -19,9 +19,7 @@ def run(
     workspace_bytes: int = 0,
 ) -> tuple[simulate.Outcome, list[torch.Tensor]]:
     """Runs a module on tensors of 2 COUNT elements, the first 0, 1, 2, ..., the others zero."""
-    compiled = program.Program.parse(
-        hand_written.module(*kernels, workspace_bytes=workspace_bytes)
-    )
+    compiled = program.Program.parse(hand_written.module(*kernels, workspace_bytes=workspace_bytes))
     tensors = [torch.zeros(2 * COUNT) for _ in range(kernels[0].arguments)]
     tensors[0][:] = torch.arange(2 * COUNT)
     return simulate.run(compiled, (grid,), tensors, settings), tensors
@@ -215,9 +213,16 @@ class FlagTest(absltest.TestCase):
         for _ in range(2):
             kernel.wait_flag("V", "MTE2", 7)
         found = examine(kernel)
-        # A random schedule may wait in between; in time order the second set comes first.
         self.assertEqual(kinds(found), [findings.FLAG_SET_TWICE])
         self.assertIn("V->MTE2 7", found[0].message)
+
+    def test_a_pipe_that_sets_a_flag_again_before_the_other_took_it(self):
+        # Issued in pairs: the compiler's ordinary code, whichever pipe is ahead.
+        kernel = doubling()
+        for _ in range(2):
+            kernel.set_flag("V", "MTE2", 7)
+            kernel.wait_flag("V", "MTE2", 7)
+        self.assertEqual(kinds(examine(kernel)), [])
 
     def test_a_flag_left_at_the_end(self):
         kernel = doubling()
