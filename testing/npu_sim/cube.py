@@ -120,18 +120,20 @@ def _up(value: int, unit: int) -> int:
 class _Product:
     def __init__(self, attributes: Mapping[str, Any], operands: Sequence[Any], l0: L0):
         segments = tuple(attributes["operandSegmentSizes"])
-        synchronisation = segments[7] if len(segments) > 7 else 0
-        if any(segments[8:]) or synchronisation not in (0, 7):
+        synchronisation, unit_flag, bias = (*segments[7:], 0, 0, 0)[:3]
+        if unit_flag or synchronisation not in (0, 7):
             raise UnsupportedOperationError("mmadL1", f"operandSegmentSizes {list(segments)}")
+        self._bias = operands[-1] if bias else None
         for name in ("enable_I4", "unit_flag_mode"):
             if attributes.get(name):
                 raise UnsupportedOperationError("mmadL1", f"{name} = {attributes[name]}")
         self._a, self._b, self._init, self._m, self._k, self._n, self._c = operands[:7]
-        self._events = [int(value) for value in operands[7:14]] or [_NONE] * 7
+        self._events = [int(value) for value in operands[7 : 7 + synchronisation]] or [_NONE] * 7
         self._ta = bool(attributes.get("a_transpose"))
         self._tb = bool(attributes.get("b_transpose"))
         self._hf32 = bool(attributes.get("enable_HF32"))
         self._l0 = l0
+        self._start: np.ndarray | None = None  # the bias, where the first part starts with one
         self._element = self._a.element
         self._check()
         self._size = self._a.unit
@@ -199,6 +201,8 @@ class _Product:
             yield b
             if last and free_b != _NONE:
                 yield Set("MTE1", "MTE2", free_b)
+            if self._bias is not None:
+                yield self._load_bias()
             yield Set("MTE1", "M", event)
             yield Wait("MTE1", "M", event)
             yield self._multiply(a.writes[0], b.writes[0], count, bool(self._init) and first)
@@ -268,14 +272,23 @@ class _Product:
 
         return Load(name, (taken,), (target,), run, target.nbytes)
 
+    def _load_bias(self) -> Load:
+        """To the bias table, a memory of its own of which only what it starts a sum with is kept."""
+        bias = self._bias
+        assert bias is not None
+
+        def run() -> None:
+            accumulator = memory.DTYPES[self._c.element]
+            self._start = bias.read().reshape(-1)[: self._n].astype(accumulator)
+
+        return Load("mmadL1: load bias", (bias,), (), run, bias.nbytes)
+
     def _multiply(self, a: memory.View, b: memory.View, count: int, initialises: bool) -> Multiply:
         c = self._c
         columns = min(_up(self._n, FRACTAL), c.sizes[0] * c.sizes[3])
         if self._n > columns:
             raise UnsupportedOperationError("mmadL1", f"n {self._n} for {c}")
-        target = c.subview(
-            (0, 0, 0, 0), (-(-columns // c.sizes[3]), *c.sizes[1:]), (1, 1, 1, 1)
-        )
+        target = c.subview((0, 0, 0, 0), (-(-columns // c.sizes[3]), *c.sizes[1:]), (1, 1, 1, 1))
         element = "hf32" if self._hf32 else self._element
         accumulator = memory.DTYPES[c.element]
 
@@ -291,6 +304,8 @@ class _Product:
                 matrix = found.transpose(1, 2, 0, 3).reshape(self._rows, -1).copy()
                 if initialises:
                     matrix[:rows, :width] = product[:, :width]
+                    if self._start is not None:
+                        matrix[:rows, : len(self._start)] += self._start
                 else:
                     matrix[:rows, :width] += product[:, :width]
             n1, m1, m0, n0 = target.sizes

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
+from testing.npu_sim import findings
+
 # Element types with whole bytes. `i1` has no entry: its elements are single bits.
 DTYPES: Mapping[str, np.dtype] = {
     "f16": np.dtype(np.float16),
@@ -263,6 +265,12 @@ class View:
                 strides[inner] = step
                 step *= sizes[inner]
         return View(self.memory, self.offset, sizes, strides, self.element, self.base)
+
+    def bitcast(self, element: str) -> "View":
+        """hivm.hir.bitcast: the same places as elements of another type of the same width."""
+        if element == BIT or self.element == BIT or DTYPES[element].itemsize != self.unit:
+            raise findings.UnsupportedOperationError("bitcast", f"{self} to {element}")
+        return View(self.memory, self.offset, self.sizes, self.strides, element, self.base)
 
     def retype(self, element: str, shift: int, sizes: Sequence[int]) -> "View":
         """memref.view: other elements, row-major, `shift` bytes after the start."""

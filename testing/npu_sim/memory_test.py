@@ -3,7 +3,7 @@
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from testing.npu_sim import memory
+from testing.npu_sim import findings, memory
 
 
 def view(offset=0, sizes=(4,), strides=(1,), element="f32", size=1024) -> memory.View:
@@ -137,6 +137,14 @@ class ShapesTest(absltest.TestCase):
         bytes_of_it = memory.View(self.view.memory, 0, (1024,), (1,), "i8")
         part = bytes_of_it.retype("i32", 16, (2, 3))
         self.assertEqual(part.read().tolist(), [[4, 5, 6], [7, 8, 9]])
+
+    def test_bitcast(self):
+        part = self.view.subview((1, 0, 0), (2, 8, 4), (1, 1, 2)).bitcast("f32")
+        same = self.array.view(np.float32)[1:3, :, ::2]
+        self.assertEqual(part.read().tolist(), same.tolist())
+        for element in ("f16", "i1"):
+            with self.assertRaisesRegex(findings.UnsupportedOperationError, f"bitcast.* {element}"):
+                self.view.bitcast(element)
 
 
 if __name__ == "__main__":

@@ -375,6 +375,11 @@ class _Compiler:
             return None  # registers of which nothing here depends
         if name == "pointer_cast":
             return _ISSUE, _pointer_cast(operation)
+        if name == "bitcast":
+            (kind,) = operation.result_types
+            assert isinstance(kind, ir.MemRef)
+            element = kind.element
+            return _PURE, _compute(lambda view: view.bitcast(element), operation.results, operands)
         if name in _INDICES:
             read, result = _INDICES[name], operation.results[0]
 
@@ -511,6 +516,10 @@ def _memref(operation: ir.Operation) -> Callable[..., Any]:
         return lambda view: view
     if name == "alloca":
         return _alloca(operation)
+    if name == "alloc":
+        raise findings.UnsupportedOperationError(
+            operation.name, "the compiler planned no memory for this buffer, which nothing writes"
+        )
     if name == "dim":
         return lambda view, axis: view.sizes[axis]
     if name == "extract_strided_metadata":
