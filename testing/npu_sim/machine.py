@@ -39,6 +39,8 @@ _MEMORIES = {
     "AIV": {"ub": "UB_SIZE"},
 }
 
+_PIPES = {"AIC": ("M", "MTE1", "MTE2", "FIX"), "AIV": ("V", "MTE2", "MTE3")}
+
 FlagKey = tuple[str, str, int]  # set pipe, wait pipe, event
 
 
@@ -306,6 +308,12 @@ class _Pipe:
         self.queue: collections.deque[_Task] = collections.deque()
         self.free = self.done = self.busy = 0.0
 
+    def start(self, core: "Core") -> float | None:
+        """When its next task can start; None while it has none, or has to wait for another."""
+        if self.name == "S":
+            return None if core.request is None else core.request.ready(core)
+        return self.queue[0].ready(core, self) if self.queue else None
+
 
 # What a scalar unit waits for.
 
@@ -441,8 +449,7 @@ class Core(program.Unit):
         self.scalar = _Pipe("S", first_agent + races.PIPES.index("S"))
         self.pipes = {
             name: _Pipe(name, first_agent + races.PIPES.index(name))
-            for name in races.PIPES
-            if name != "S"
+            for name in _PIPES[kind]
         }
         self.flags: dict[FlagKey, collections.deque[_Raised]] = {}
         # Sets that were issued and whose wait was not yet.
@@ -482,6 +489,10 @@ class Core(program.Unit):
     def tick(self, operations: int) -> None:
         self.time += operations * self.group.model.scalar_cycles
 
+    def units(self) -> list[_Pipe]:
+        """The scalar unit and the pipes that this kind of core has."""
+        return [self.scalar, *self.pipes.values()]
+
     def _queue(self, pipe: str, task: _Task) -> None:
         if pipe not in self.pipes:
             raise findings.UnsupportedOperationError(
@@ -520,13 +531,31 @@ class Core(program.Unit):
             [*outputs, *temporaries],
             atomic=operations.is_atomic(work.operation),
         )
-        cost = self.group.model.operation(semantics.cost, pipe, inputs, outputs)
+        cost = self._cost(work, semantics.cost, pipe, inputs, outputs)
         attributes = work.operation.attributes
 
         def run() -> None:
             semantics.run(attributes, inputs, outputs)
 
         self._queue(pipe, _Operation(work, run, access, cost, temporaries))
+
+    def _cost(
+        self,
+        work: program.Work,
+        kind: str,
+        pipe: str,
+        inputs: Sequence[Any],
+        outputs: Sequence[memory.View],
+    ) -> timing.Cost:
+        if pipe != "V":  # a transfer's cost depends on where it goes too
+            return self.group.model.operation(kind, pipe, inputs, outputs)
+        views = (value for value in (*inputs, *outputs) if isinstance(value, memory.View))
+        key = (work.name, *((view.sizes, view.strides, view.element) for view in views))
+        cost = self.group.costs.get(key)
+        if cost is None:
+            cost = self.group.model.operation(kind, pipe, inputs, outputs)
+            self.group.costs[key] = cost
+        return cost
 
     def multiply(self, work: program.Work, operands: Sequence[Any]) -> None:
         assert self._l0 is not None
@@ -654,10 +683,13 @@ class Group:
         self.checker = races.Checker(names, block, ledger) if settings.check_races else None
         self.moved: collections.Counter[str] = collections.Counter()
         self.operations = 0
+        # Vector operations of the same shapes cost the same: computing that is a tenth of a run.
+        self.costs: dict[Any, timing.Cost] = {}
         self.events: list[Event] = []
         self._notes: collections.Counter[tuple[str, str, tuple[str, ...]]] = collections.Counter()
         # (receiving core, flag, sending core) -> flags that are set.
         self._block_flags: dict[tuple[int, int, int], collections.deque[_Raised]] = {}
+        self._block_flags_changed = False
         self.cores = []
         for index, (kind, sub_block) in enumerate(kinds):
             sizes = {space: runnable.target[entry] // 8 for space, entry in _MEMORIES[kind].items()}
@@ -673,31 +705,34 @@ class Group:
         """
         pick = random.Random(f"{self.settings.seed} {self.block}")
         for core in self.cores:
-            self._guarded(
-                core, None, lambda core=core: core.start(self._entries[core.kind], arguments)
-            )
+            self._guarded(core, None, lambda core=core: core.start(self._entries[core.kind], arguments))
+        slots = [(core, core.units()) for core in self.cores]
+        starts = [[unit.start(core) for unit in units] for core, units in slots]
         while True:
-            candidates = list(self._candidates())
+            candidates = [
+                (start, core, slot)
+                for core, of_core in enumerate(starts)
+                for slot, start in enumerate(of_core)
+                if start is not None
+            ]
             if not candidates:
                 break
             if self.settings.seed is None:
-                start, core, pipe = min(candidates, key=lambda candidate: candidate[0])
+                start, chosen, slot = min(candidates)
             else:
-                start, core, pipe = pick.choice(candidates)
-            self._step(start, core, pipe)
+                start, chosen, slot = pick.choice(candidates)
+            core, units = slots[chosen]
+            self._block_flags_changed = False
+            self._step(start, core, units[slot])
+            # A step changes what its own core can do next, and others' only by a block flag.
+            for index, (other, others) in enumerate(slots):
+                if other is core or self._block_flags_changed:
+                    starts[index] = [unit.start(other) for unit in others]
         self._judge_end()
         return max(
             max(core.time, *(max(pipe.free, pipe.done) for pipe in core.pipes.values()))
             for core in self.cores
         )
-
-    def _candidates(self) -> Iterator[tuple[float, Core, _Pipe]]:
-        for core in self.cores:
-            if core.request is not None and (time := core.request.ready(core)) is not None:
-                yield time, core, core.scalar
-            for pipe in core.pipes.values():
-                if pipe.queue and (time := pipe.queue[0].ready(core, pipe)) is not None:
-                    yield time, core, pipe
 
     def _step(self, start: float, core: Core, pipe: _Pipe) -> None:
         if pipe is core.scalar:
@@ -728,6 +763,7 @@ class Group:
     def raise_block_flag(
         self, core: Core, work: program.Work, flag: int, time: float, agent: int
     ) -> None:
+        self._block_flags_changed = True
         receivers = [other.index for other in self.cores if other.kind != core.kind]
         for receiver in receivers:
             raised = self._block_flags.setdefault((receiver, flag, core.index), collections.deque())

@@ -75,7 +75,7 @@ class View:
     that a reinterpret_cast counts from, which is where the buffer that it was made of starts.
     """
 
-    __slots__ = ("base", "element", "memory", "offset", "sizes", "strides")
+    __slots__ = ("_granules", "base", "element", "memory", "offset", "sizes", "strides")
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class View:
         self.strides = tuple(strides)
         self.element = element
         self.base = offset if base is None else base
+        self._granules: slice | np.ndarray | None = None
 
     @property
     def count(self) -> int:
@@ -191,8 +192,11 @@ class View:
     def granules(self) -> slice | np.ndarray | None:
         """The memory's granules that its elements touch: indices without repeats; None if it has
         none."""
-        if not self.count:
-            return None
+        if self._granules is None and self.count:
+            self._granules = self._touched_granules()
+        return self._granules
+
+    def _touched_granules(self) -> slice | np.ndarray:
         grain = self.memory.granule
         if self.element == BIT:
             return slice(self.offset // 8 // grain, (self.offset + self._span()) // 8 // grain + 1)
