@@ -70,7 +70,7 @@ class Chip:
 
 ASCEND_910B1 = Chip(
     name="Ascend910B1",
-    clock_hz=1.8e9,  # 16·16·16 products a cycle · 24 cores · 1.8 GHz = 354 TFLOP/s (guide: "Timing")
+    clock_hz=1.8e9,  # guide: 16 x 16 x 16 a cycle on 24 cores is 354 TFLOP/s
     cores=24,  # the compiler's description of the chip: CUBE_CORE_COUNT
     gm_bytes_per_second=1.6e12,  # guide: HBM; L2 serves about 7 TB/s, which is not modelled
     gm_burst_bytes=128,  # guide: transfers are rounded to 128, 256 or 512 bytes

@@ -1,7 +1,7 @@
 """The matrix product `mmadL1` as the tasks that the library makes of it.
 
-The hardware multiplies what lies in L0A and L0B. The library routine `mma_tile` therefore cuts k into
-parts that fit half of each (32 KiB), and for each part loads A and B from L1 on pipe MTE1 and
+The hardware multiplies what lies in L0A and L0B. The library routine `mma_tile` therefore cuts k
+into parts that fit half of each (32 KiB), and for each part loads A and B from L1 on pipe MTE1 and
 multiplies on pipe M, while the other halves are being filled. Flags between M and MTE1 say when a
 half is free, flags between MTE2 and MTE1 when L1 is filled or free.
 
@@ -10,8 +10,8 @@ half is free, flags between MTE2 and MTE1 when L1 is filled or free.
         Load, Multiply      -> a task: pipe, name, reads and writes (views), run()
 
 Source: lib/Template/lib/Cube/LocalMmad.cpp of the public repository Ascend/AscendNPU-IR, and
-HIVMMacroOps.td for the operands. Guesses: products are summed in float32 in NumPy's order; columns of
-L0C that L0B holds nothing for stay as they are.
+HIVMMacroOps.td for the operands. Guesses: products are summed in float32 in NumPy's order; columns
+of L0C that L0B holds nothing for stay as they are.
 """
 
 import dataclasses
@@ -101,13 +101,13 @@ def expand(attributes: Mapping[str, Any], operands: Sequence[Any], l0: L0) -> It
 
     Args:
         attributes: a_transpose, b_transpose, enable_HF32, operandSegmentSizes.
-        operands: A, B (views of L1), init, m, k, n, C (a view of L0C), the synchronisation arguments
-            (wait for A, wait for B, release A, release B, k_loop_double_buffer, back event 0, back
-            event 1; -1 means none).
+        operands: A, B (views of L1), init, m, k, n, C (a view of L0C), the synchronisation
+            arguments (wait for A, wait for B, release A, release B, counter of a loop around it,
+            back event 0, back event 1; -1 means none), the bias if there is one.
         l0: where parts of A and B are put.
 
     Raises:
-        UnsupportedOperationError: biases, unit flags, 4-bit integers, layouts that the routine does
+        UnsupportedOperationError: unit flags, 4-bit integers, layouts that the routine does
             not read as they are, sizes for which it stops the chip.
     """
     return _Product(attributes, operands, l0).steps()
@@ -170,7 +170,7 @@ class _Product:
 
     @staticmethod
     def _extent(view: memory.View, outer_and_last: bool) -> int:
-        """Rows or columns that are not k: those of the two middle axes, or of the outer and last."""
+        """Rows or columns that are not k: of the two middle axes, or the outer and last."""
         n1, m1, m0, n0 = view.sizes
         return n1 * n0 if outer_and_last else m1 * m0
 
@@ -213,23 +213,28 @@ class _Product:
             if given == _NONE:
                 yield Wait("M", "MTE1", event)
 
-    # Operands in L1 are [columns/c0, rows/16, 16, c0]; transposed ones hold their transpose that way.
-    # In L0A parts are kept as [m/16, k/c0, 16, c0], in L0B as [k/c0, n/16, 16, c0] with n before k.
+    # Operands in L1 are [columns/c0, rows/16, 16, c0]; transposed ones hold their transpose that
+    # way. In L0A parts are kept as [m/16, k/c0, 16, c0], in L0B as [n/16, k/c0, 16, c0] with n
+    # for m (guess: other orders of the same fractals would not be told apart by any access here).
 
     def _load_a(self, index: int, count: int, half: int) -> Load:
         name = f"mmadL1: load A {'transposed ' if self._ta else ''}to L0A"
-        return self._load(name, self._a, self._ta, self._rows, index, count, self._l0.a, half)
+        return self._load(
+            name, self._a, self._ta, (self._m, self._rows), index, count, self._l0.a, half
+        )
 
     def _load_b(self, index: int, count: int, half: int) -> Load:
         name = f"mmadL1: load B {'' if self._tb else 'transposed '}to L0B"
-        return self._load(name, self._b, not self._tb, self._n, index, count, self._l0.b, half)
+        return self._load(
+            name, self._b, not self._tb, (self._n, self._n), index, count, self._l0.b, half
+        )
 
     def _load(
         self,
         name: str,
         source: memory.View,
         k_in_rows: bool,
-        lines: int,
+        lines: tuple[int, int],
         index: int,
         count: int,
         l0: memory.Memory,
@@ -238,34 +243,38 @@ class _Product:
         """Lines (rows of A, columns of B) by a part of k.
 
         k_in_rows: whether the operand's k runs over the two middle axes, so that fractals are
-        transposed on the way.
+        transposed on the way. lines: how many count, and how many the routine takes. Of the latter
+        A may lack some whose products are not used: they are zero here (guess: the hardware takes
+        what lies behind A).
         """
         n1, m1, m0, n0 = source.sizes
+        there = n1 * n0 if k_in_rows else m1 * m0
+        held = _up(min(lines[1], there), n0 if k_in_rows else FRACTAL)
         start = index * self._part
         if k_in_rows:
             width = _up(count, FRACTAL)
-            taken = source.subview(
-                (0, start // m0, 0, 0), (-(-lines // n0), -(-width // m0), m0, n0), (1, 1, 1, 1)
-            )
-            inside = taken.sizes[0] <= n1 and start // m0 + taken.sizes[1] <= m1
+            extents = (held // n0, -(-width // m0), m0, n0)
+            origin = (0, start // m0, 0, 0)
         else:
             width = _up(count, self._c0)
-            taken = source.subview(
-                (start // n0, 0, 0, 0), (-(-width // n0), -(-lines // m0), m0, n0), (1, 1, 1, 1)
-            )
-            inside = taken.sizes[1] <= m1 and start // n0 + taken.sizes[0] <= n1
-        if not inside:
-            raise UnsupportedOperationError(name, f"{lines} lines by {count} of k of {source}")
-        held = _up(lines, n0 if k_in_rows else FRACTAL)
-        sizes = (-(-held // FRACTAL), -(-width // self._c0), FRACTAL, self._c0)
+            extents = (-(-width // n0), -(-held // m0), m0, n0)
+            origin = (start // n0, 0, 0, 0)
+        ends = [first + extent for first, extent in zip(origin, extents, strict=True)]
+        if lines[0] > there or any(
+            end > size for end, size in zip(ends, source.sizes, strict=True)
+        ):
+            raise UnsupportedOperationError(name, f"{lines[0]} lines by {count} of k of {source}")
+        taken = source.subview(origin, extents, (1, 1, 1, 1))
+        rows = _up(max(lines[1], held), FRACTAL)
+        sizes = (rows // FRACTAL, -(-width // self._c0), FRACTAL, self._c0)
         offset = half * (L0_BYTES // 2)
         target = memory.View(l0, offset, sizes, memory.row_major(sizes), self._element)
 
         def run() -> None:
             fractals = taken.read().transpose(1, 2, 0, 3)
-            matrix = fractals.reshape(taken.sizes[1] * m0, taken.sizes[0] * n0)
+            matrix = fractals.reshape(extents[1] * m0, extents[0] * n0)
             matrix = (matrix.T if k_in_rows else matrix)[:held, :width]
-            blocks = np.zeros((sizes[0] * FRACTAL, sizes[1] * self._c0), matrix.dtype)
+            blocks = np.zeros((rows, sizes[1] * self._c0), matrix.dtype)
             blocks[: matrix.shape[0], : matrix.shape[1]] = matrix
             ordered = blocks.reshape(sizes[0], FRACTAL, sizes[1], self._c0)
             target.write(ordered.transpose(0, 2, 1, 3))
@@ -273,7 +282,7 @@ class _Product:
         return Load(name, (taken,), (target,), run, target.nbytes)
 
     def _load_bias(self) -> Load:
-        """To the bias table, a memory of its own of which only what it starts a sum with is kept."""
+        """To the bias table, a memory of its own; what sums start with is kept."""
         bias = self._bias
         assert bias is not None
 

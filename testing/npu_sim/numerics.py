@@ -70,10 +70,10 @@ def to_float(values: np.ndarray, dtype: np.dtype, mode: str = "rint") -> np.ndar
         return values
     if values.dtype == bool:
         return values.astype(dtype)
-    if mode == "rint" and (values.dtype, dtype) != (np.dtype(np.float64), BFLOAT16):
-        if values.dtype in (FLOAT32, FLOAT16, BFLOAT16) or dtype in (np.float32, np.float64):
-            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                return values.astype(dtype)
+    narrow = values.dtype in (FLOAT32, FLOAT16, BFLOAT16)
+    if mode == "rint" and (narrow or dtype in (np.float32, np.float64)):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return values.astype(dtype)
     # Exact: a float64 holds every float and int32, a longdouble every int64 as well.
     wide = np.longdouble if values.dtype.itemsize == 8 else np.float64
     return _round_to_format(values.astype(wide), dtype, mode)
@@ -108,9 +108,11 @@ def saturate(whole: np.ndarray, dtype: np.dtype) -> np.ndarray:
     whole = np.asarray(whole)
     info = np.iinfo(dtype)
     if whole.dtype.kind in "iu":
-        return np.clip(whole, max(info.min, np.iinfo(whole.dtype).min), min(
-            info.max, np.iinfo(whole.dtype).max
-        )).astype(dtype)
+        return np.clip(
+            whole,
+            max(info.min, np.iinfo(whole.dtype).min),
+            min(info.max, np.iinfo(whole.dtype).max),
+        ).astype(dtype)
     wide = whole.astype(np.float64)
     above = wide >= float(info.max)  # int64's largest is no float64: the next one up is
     below = wide <= float(info.min)
@@ -180,8 +182,10 @@ def tree_reduce(
     if count > lanes:
         main = 1 << (count.bit_length() - 1)
         half = max(main // 2, lanes)
-        folded = combine(values[..., :half], values[..., half : 2 * half]) if main > half else (
-            values[..., :half]
+        folded = (
+            combine(values[..., :half], values[..., half : 2 * half])
+            if main > half
+            else (values[..., :half])
         )
         for start in range(main, count, half):
             part = values[..., start : start + half]
@@ -209,5 +213,3 @@ def running(
     for index in range(1, len(moved)):
         found[index] = combine(found[index - 1], moved[index])
     return np.moveaxis(found, 0, axis)
-
-

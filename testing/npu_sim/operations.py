@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from testing.npu_compile import ir
-from testing.npu_sim import memory, transfers, vector_operations
+from testing.npu_sim import memory, transfers, vector_operations, vector_shapes
 from testing.npu_sim.findings import UnsupportedOperationError
 
 
@@ -21,7 +21,7 @@ class Semantics:
     """One operation.
 
     pipe: V, MTE2, MTE3 or FIX; see pipe_of. run: reads the inputs (views or scalars) and writes the
-    outputs. cost: a class of `timing`. source: where the semantics were taken from, or "guess: why".
+    outputs. cost: a class of `timing`. source: where the semantics were taken from, or "guess: …".
     form: its operands in order, see layout.
     """
 
@@ -47,8 +47,8 @@ class Layout:
 _ELEMENTWISE_FORM = "iot"
 _ELEMENTWISE_SOURCE = "HIVMVectorOps.td; Vector/Elementwise/EltWise1D.cpp"
 _APPROXIMATE = (
-    "HIVMVectorOps.td; guess: accuracy of the hardware's function is not published, NumPy's float32 "
-    "one is taken"
+    "HIVMVectorOps.td; guess: the accuracy of the hardware's function is not published, NumPy's of "
+    "float32 is taken"
 )
 _SLOW = ("vdiv", "vmod", "vexp", "vln", "vsqrt", "vrsqrt", "vrec", "vpow")
 _ELEMENTWISE_SOURCES = {
@@ -85,7 +85,11 @@ def _elementwise(name: str) -> Semantics:
 TABLE: Mapping[str, Semantics] = {
     **{name: _elementwise(name) for name in vector_operations.ELEMENTWISE},
     "load": Semantics(
-        "MTE2", transfers.load, "dma", "HIVMDMAOps.td; lib/DMA/Ubuf/Copy1D.cpp, DMAUtils.h", "ioiiii"
+        "MTE2",
+        transfers.load,
+        "dma",
+        "HIVMDMAOps.td; lib/DMA/Ubuf/Copy1D.cpp, DMAUtils.h",
+        "ioiiii",
     ),
     "store": Semantics(
         "MTE3", transfers.store, "dma", "HIVMDMAOps.td; lib/DMA/Ubuf/Copy1D.cpp", "io"
@@ -109,84 +113,84 @@ TABLE: Mapping[str, Semantics] = {
     "copy": Semantics("V", transfers.copy, "copy", "HIVMDMAOps.td; include/DMA/DMAUtils.h", "ioi"),
     "vbrc": Semantics(
         "V",
-        vector_operations.broadcast,
+        vector_shapes.broadcast,
         "vector",
         "HIVMVectorOps.td; into L1: lib/DMA/Cbuf/set2d.cpp, whole blocks",
         "iot",
     ),
     "vreduce": Semantics(
         "V",
-        vector_operations.reduce,
+        vector_shapes.reduce,
         "vector_reduce",
         "HIVMVectorOps.td; Vector/Reduction/ReduceAR.cpp, ReduceRA.cpp, ReductionUtils.h",
         "iot",
     ),
     "vcumsum": Semantics(
         "V",
-        vector_operations.cumulative("vcumsum", np.add),
+        vector_shapes.cumulative("vcumsum", np.add),
         "vector_scan",
         "HIVMVectorOps.td; Vector/Cumulative/CumsumRA.cpp",
         "iot",
     ),
     "vcumprod": Semantics(
         "V",
-        vector_operations.cumulative("vcumprod", np.multiply),
+        vector_shapes.cumulative("vcumprod", np.multiply),
         "vector_scan",
         "HIVMVectorOps.td; Vector/Cumulative/CumprodRA.cpp",
         "iot",
     ),
     "vdeinterleave": Semantics(
         "V",
-        vector_operations.deinterleave,
+        vector_shapes.deinterleave,
         "vector",
         "HIVMVectorOps.td; Vector/Deinterleave/Deinterleave1D.cpp",
         "io*",
     ),
     "vinterleave": Semantics(
         "V",
-        vector_operations.interleave,
+        vector_shapes.interleave,
         "vector_slow",
         "HIVMVectorOps.td; Vector/Interleave/Interleave1D.cpp",
         "iot",
     ),
     "vtranspose": Semantics(
         "V",
-        vector_operations.transpose,
+        vector_shapes.transpose,
         "vector_transpose",
         "HIVMVectorOps.td; Vector/Transpose/Transpose2D.cpp",
         "iot",
     ),
     "varange": Semantics(
         "V",
-        vector_operations.arange,
+        vector_shapes.arange,
         "vector_slow",
         "HIVMVectorOps.td; Vector/Arange/Arange2D.cpp",
         "oii",
     ),
     "vgather": Semantics(
         "V",
-        vector_operations.gather,
+        vector_shapes.gather,
         "vector_gather",
         "HIVMVectorOps.td; Vector/Gather/Gather1D.cpp",
         "iiot",
     ),
     "vflip": Semantics(
         "V",
-        vector_operations.flip,
+        vector_shapes.flip,
         "vector_gather",
         "HIVMVectorOps.td; Vector/Gather/Flip1D.cpp",
         "io",
     ),
     "vsort": Semantics(
         "V",
-        vector_operations.sort,
+        vector_shapes.sort,
         "vector_sort",
         "HIVMVectorOps.td; guess: stable, NaN last in ascending order",
         "iot",
     ),
     "vmulextended": Semantics(
         "V",
-        vector_operations.multiply_extended,
+        vector_shapes.multiply_extended,
         "vector_slow",
         "HIVMVectorOps.td; Vector/MulExtended/MulExtended1D.cpp",
         "iot",
@@ -210,16 +214,15 @@ def layout(operation: ir.Operation) -> Layout:
         if form.endswith("*"):
             form = form[:-1] + form[-2] * (count - len(form) + 1)
         segments = [1] * count
-    kinds = [kind for kind in form if kind != "*"]
+    kinds = form.removesuffix("*")
+    if sum(segments) != count or any(segments[len(kinds) :]):
+        raise UnsupportedOperationError(name, f"{count} operands in groups {list(segments)}")
     position = 0
-    for segment, size in enumerate(segments):
-        if size and segment >= len(kinds):
-            raise UnsupportedOperationError(name, f"operandSegmentSizes {list(segments)}")
-        for _ in range(size):
-            found[kinds[segment]].append(position)
-            position += 1
-    if position != count or not found["o"]:
-        raise UnsupportedOperationError(name, f"{count} operands for segments {list(segments)}")
+    for kind, size in zip(kinds, segments, strict=False):
+        found[kind] += range(position, position + size)
+        position += size
+    if not found["o"]:
+        raise UnsupportedOperationError(name, f"{count} operands, none of them an output")
     return Layout(tuple(found["i"]), tuple(found["o"]), tuple(found["t"]))
 
 

@@ -1,7 +1,7 @@
 """Estimates how many cycles tasks take; all numbers are in `calibration`.
 
-A task occupies its pipe for a while and is complete (its data has arrived, its flags may be set) some
-latency later; meanwhile the pipe may start the next.
+A task occupies its pipe for a while and is complete (its data has arrived, its flags may be set)
+some latency later; meanwhile the pipe may start the next.
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ class Model:
         )
 
     def cores(self, mixed: bool) -> int:
-        """How many blocks run at the same time. mixed: blocks that have a cube core; others have one
-        of the twice as many vector cores."""
+        """How many blocks run at the same time. mixed: blocks that have a cube core; others have
+        one of the twice as many vector cores."""
         return self.chip.cores if mixed else 2 * self.chip.cores
 
     @property
@@ -143,20 +143,26 @@ class Model:
         if not sides:
             nbytes = max(view.nbytes for view in views)
             return Cost(chip.dma_issue + nbytes / chip.l1_bytes_per_cycle, chip.l1_latency)
-        return Cost(
-            chip.dma_issue + max(self._gm_cycles(side) for side in sides), chip.dma_latency
-        )
+        return Cost(chip.dma_issue + max(self._gm_cycles(side) for side in sides), chip.dma_latency)
 
     def _gm_cycles(self, view: memory.View) -> float:
         chip = self.chip
         row, count = _rows(view)
         moved = count * -(-row // chip.gm_burst_bytes) * chip.gm_burst_bytes
-        outer = [s * view.unit for s, size in zip(view.strides, view.sizes, strict=True) if size > 1]
+        outer = [
+            s * view.unit for s, size in zip(view.strides, view.sizes, strict=True) if size > 1
+        ]
         starts = [view.offset, *(outer[:-1] if count > 1 and row > view.unit else [])]
         aligned = all(start % chip.gm_aligned_bytes == 0 for start in starts)
         rate = self.gm_bytes_per_cycle * (1 if aligned else chip.gm_unaligned_share)
         per_row = chip.dma_row if row > view.unit else chip.dma_element
         return max(moved / rate, per_row * (count - 1))
+
+    def vector_function(self, transfers: int) -> Cost:
+        """A vector function of arch35 that moved this many vectors between UB and registers (guess:
+        one a cycle, which hides the arithmetic between them)."""
+        chip = self.chip
+        return Cost(chip.vector_issue + chip.vector_repeat * transfers, chip.vector_latency)
 
     def cube_step(self, step: cube.Load | cube.Multiply) -> Cost:
         chip = self.chip

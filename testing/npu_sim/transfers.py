@@ -6,7 +6,7 @@ Ascend/AscendNPU-IR, below `bishengir/lib/Template/`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,9 @@ def _pad(source: memory.View, target: memory.View, left: int, value: Any) -> Non
     strides = [s for s, size in zip(target.strides, target.sizes, strict=True) if size > 1]
     rows = source.sizes[-1] == 1 or (source.strides[-1] == 1 and target.strides[-1] == 1)
     if not rows and len(target.sizes) > 1 and not left:
-        outer = min(target.strides[-2], source.strides[-2] - source.strides[-1] + target.strides[-1])
+        outer = min(
+            target.strides[-2], source.strides[-2] - source.strides[-1] + target.strides[-1]
+        )
         if outer < target.strides[-1] and any(s * width % BLOCK_BYTES for s in strides):
             return  # transposes on the way: the scalar unit copies element by element
     burst = target.sizes[-1] if rows else 1
@@ -98,7 +100,11 @@ def _pad(source: memory.View, target: memory.View, left: int, value: Any) -> Non
     right = -((left + burst) * width) % BLOCK_BYTES // width
     sizes = [target.sizes[axis] for axis in outer_axes]
     outer_strides = [target.strides[axis] for axis in outer_axes]
-    fill = cast_scalar(value, target.element) if value != 0 else np.zeros((), memory.DTYPES[target.element])
+    fill = (
+        cast_scalar(value, target.element)
+        if value != 0
+        else np.zeros((), memory.DTYPES[target.element])
+    )
     for count, shift in ((left, -left), (right, burst)):
         if count:
             memory.View(
@@ -110,7 +116,7 @@ def _pad(source: memory.View, target: memory.View, left: int, value: Any) -> Non
             ).write(fill)
 
 
-_ATOMIC = {"add": np.add, "max": np.maximum, "min": np.minimum}
+_ATOMIC: Mapping[str, Callable[..., Any]] = {"add": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def store(attributes: Attributes, inputs: Sequence[Any], outputs: Sequence[memory.View]) -> None:
