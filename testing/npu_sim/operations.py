@@ -197,6 +197,20 @@ TABLE: Mapping[str, Semantics] = {
     ),
 }
 
+# What arch35's library does in another way.
+_ARCH35: Mapping[str, Semantics] = {
+    "load": dataclasses.replace(
+        TABLE["load"],
+        run=transfers.load_arch35,
+        source="HIVMDMAOps.td; include/RegBase/DMAUtils.h; guess: bursts may start anywhere",
+    )
+}
+
+
+def semantics(name: str, arch35: bool = False) -> Semantics:
+    """What an operation of the table does on an architecture."""
+    return _ARCH35[name] if arch35 and name in _ARCH35 else TABLE[name]
+
 
 def layout(operation: ir.Operation) -> Layout:
     """Which operands of an operation are inputs, outputs and temporaries.

@@ -44,8 +44,6 @@ def cast_scalar(value: Any, element: str) -> np.ndarray:
     if isinstance(value, int) and dtype.kind in "iu":
         bits = 8 * dtype.itemsize
         return np.asarray(value & ((1 << bits) - 1), f"u{dtype.itemsize}").view(dtype)
-    if isinstance(value, int) and not isinstance(value, bool):
-        raise TypeError(f"an integer scalar for elements of {element}")
     return np.asarray(value).astype(dtype)
 
 
@@ -55,6 +53,22 @@ def load(attributes: Attributes, inputs: Sequence[Any], outputs: Sequence[memory
     In UB each burst is padded with the pad value, or 0, on the right to a multiple of 32 bytes, and
     by `left_padding_num` elements on the left.
     """
+    _load(attributes, inputs, outputs, pads_right=True)
+
+
+def load_arch35(
+    attributes: Attributes, inputs: Sequence[Any], outputs: Sequence[memory.View]
+) -> None:
+    """The same on arch35, where only bursts that are padded on the left are padded on the right.
+
+    Source: include/RegBase/DMAUtils.h. Guess: bursts may start anywhere.
+    """
+    _load(attributes, inputs, outputs, pads_right=False)
+
+
+def _load(
+    attributes: Attributes, inputs: Sequence[Any], outputs: Sequence[memory.View], pads_right: bool
+) -> None:
     refuse("load", attributes, "init_out_buffer")
     source, target = inputs[0], outputs[0]
     if source.sizes != target.sizes:
@@ -72,48 +86,48 @@ def load(attributes: Attributes, inputs: Sequence[Any], outputs: Sequence[memory
         raise UnsupportedOperationError("load", "right padding")
     if len(present) > 5 and present[5]:
         raise UnsupportedOperationError("load", "init_condition")
-    if target.memory.space == "ub":
+    if target.memory.space == "ub" and (pads_right or left):
         _pad(source, target, left, 0 if pad_value is None else pad_value)
     target.write(source.read())
 
 
 def _pad(source: memory.View, target: memory.View, left: int, value: Any) -> None:
-    """Writes what surrounds each burst of a load to UB."""
+    """Writes what surrounds each burst of a load to UB.
+
+    A burst is a row whose elements follow each other on both sides, or else a single element.
+    """
     width = target.unit
-    strides = [s for s, size in zip(target.strides, target.sizes, strict=True) if size > 1]
-    rows = source.sizes[-1] == 1 or (source.strides[-1] == 1 and target.strides[-1] == 1)
-    if not rows and len(target.sizes) > 1 and not left:
-        outer = min(
-            target.strides[-2], source.strides[-2] - source.strides[-1] + target.strides[-1]
-        )
-        if outer < target.strides[-1] and any(s * width % BLOCK_BYTES for s in strides):
-            return  # transposes on the way: the scalar unit copies element by element
+    rows = target.sizes[-1] == 1 or (source.strides[-1] == 1 and target.strides[-1] == 1)
+    if not rows and not left and _transposes(source, target):
+        return  # the scalar unit copies element by element
     burst = target.sizes[-1] if rows else 1
-    outer_axes = range(len(target.sizes) - rows)
+    sizes = target.sizes[:-1] if rows else target.sizes
+    strides = target.strides[:-1] if rows else target.strides
     if target.offset % BLOCK_BYTES != left * width % BLOCK_BYTES:
         raise UnsupportedOperationError("load", f"{target} does not start at 32 bytes")
-    for axis in outer_axes:
-        if target.sizes[axis] > 1 and target.strides[axis] * width % BLOCK_BYTES:
+    for size, stride in zip(sizes, strides, strict=True):
+        if size > 1 and stride * width % BLOCK_BYTES:
             raise UnsupportedOperationError(
                 "load", f"{target}: bursts start at multiples of 32 bytes"
             )
     right = -((left + burst) * width) % BLOCK_BYTES // width
-    sizes = [target.sizes[axis] for axis in outer_axes]
-    outer_strides = [target.strides[axis] for axis in outer_axes]
-    fill = (
-        cast_scalar(value, target.element)
-        if value != 0
-        else np.zeros((), memory.DTYPES[target.element])
-    )
     for count, shift in ((left, -left), (right, burst)):
-        if count:
-            memory.View(
-                target.memory,
-                target.offset + shift * width,
-                [*sizes, count],
-                [*outer_strides, 1],
-                target.element,
-            ).write(fill)
+        memory.View(
+            target.memory,
+            target.offset + shift * width,
+            (*sizes, count),
+            (*strides, 1),
+            target.element,
+        ).write(cast_scalar(value, target.element))
+
+
+def _transposes(source: memory.View, target: memory.View) -> bool:
+    """Whether the two axes of a transfer change places, in steps that bursts cannot take."""
+    if len(target.sizes) != 2:
+        return False
+    (outer, inner), aligned = target.strides, BLOCK_BYTES // target.unit
+    swapped = source.strides[0] < source.strides[1] or outer < inner
+    return swapped and bool(outer % aligned or inner % aligned)
 
 
 _ATOMIC: Mapping[str, Callable[..., Any]] = {"add": np.add, "max": np.maximum, "min": np.minimum}

@@ -69,6 +69,35 @@ class LoadTest(parameterized.TestCase):
         after = memory.View(target.memory, 0, (4, 8), (8, 1), "f32").read()
         self.assertEqual(after.tolist(), [[value] + [0] * 7 for value in (1, 2, 3, 4)])
 
+    def test_implicit_transposition(self):
+        values = np.arange(6).reshape(3, 2)
+        source = lying("gm", (3, 2), (1, 3))
+        source.write(values.astype(np.float16))
+        # Steps of whole blocks: each element is a burst of its own, padded.
+        target = lying("ub", (3, 2), (64, 16))
+        self.assertEqual(run("load", [source], target).tolist(), values.tolist())
+        after = memory.View(target.memory, 0, (3, 2, 16), (64, 16, 1), "f16").read()
+        self.assertEqual(set(after[:, :, 1:].ravel().tolist()), {0})
+        # Other steps: the scalar unit moves the elements and nothing else.
+        target = lying("ub", (3, 2), (2, 1))
+        self.assertEqual(run("load", [source], target).tolist(), values.tolist())
+        self.assertEqual(set(target.memory.data[12:].tolist()), {POISON})
+
+    def test_arch35_does_not_pad_on_the_right(self):
+        target = lying("ub", (2, 5), (5, 1))
+        source = view(np.arange(10).reshape(2, 5), "f16", where="gm")
+        operations.semantics("load", arch35=True).run({}, [source], [target])
+        self.assertEqual(target.read().tolist(), [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]])
+        self.assertEqual(set(target.memory.data[20:].tolist()), {POISON})
+        target = lying("ub", (5,), (1,), offset=32 + 2 * 4)
+        operations.semantics("load", arch35=True).run(
+            {"operandSegmentSizes": (1, 1, 0, 1, 0, 0)},
+            [view(np.arange(5), "f16", where="gm"), 4],
+            [target],
+        )
+        after = memory.View(target.memory, 32, (16,), (1,), "f16").read().tolist()
+        self.assertEqual(after, [0] * 4 + [0, 1, 2, 3, 4] + [0] * 7)
+
     def test_into_l1(self):
         target = lying("cbuf", (5,), (1,))
         run("load", [view(np.arange(5), "f16", where="gm")], target)
