@@ -1,0 +1,99 @@
+"""Every example, compiled by the Ascend compiler and run by the simulator.
+
+Against NumPy, against Triton's interpreter, in several schedules and on several memory contents.
+"""
+
+import functools
+import re
+
+import numpy as np
+from absl import flags
+from absl.testing import parameterized
+
+from testing import main
+from testing.npu_compile import chips
+from testing.npu_sim.examples import checking, table
+from testing.npu_sim.examples.variants import VARIANTS
+
+_ARCH = flags.DEFINE_enum("arch", None, list(chips.ARCHITECTURES), "Architecture.", required=True)
+_COMPILED = flags.DEFINE_string("compiled", None, "The compile target's folder.", required=True)
+_INTERPRETED = flags.DEFINE_string("interpreted", None, "interpret_main's file.", required=True)
+
+
+@functools.cache
+def _compiled() -> checking.Compiled:
+    return checking.Compiled(_COMPILED.value, chips.architecture(_ARCH.value))
+
+
+@functools.cache
+def _interpreted() -> dict[str, np.ndarray]:
+    with np.load(_INTERPRETED.value) as file:
+        return dict(file)
+
+
+def _examples(*names):
+    return [(each.name, each) for each in table.EXAMPLES if not names or each.name in names]
+
+
+class ExamplesTest(parameterized.TestCase):
+    @parameterized.named_parameters(*_examples())
+    def test(self, example):
+        variant = VARIANTS[example.variant]
+        if _ARCH.value not in variant.architectures:
+            self.skipTest(f"{variant.name} is not compiled for {_ARCH.value}")
+        text = _compiled().text(variant)
+        found = "\n".join(checking.problems(example, text, _interpreted()))
+        if _ARCH.value in example.miscompiled:
+            self.assertRegex(found, example.miscompiled[_ARCH.value])
+        else:
+            self.assertEqual(found, "")
+
+
+class BrokenProgramTest(parameterized.TestCase):
+    """A program that is wrong must not pass: the other tests would prove nothing."""
+
+    def problems(self, name, pattern, replacement, interpreted=None):
+        (_, example), *_ = _examples(name)
+        text = _compiled().text(VARIANTS[example.variant])
+        broken, count = re.subn(pattern, replacement, text)
+        self.assertGreater(count, 0)
+        return "\n".join(checking.problems(example, broken, interpreted))
+
+    @parameterized.named_parameters(
+        ("another operation", "arithmetic_fp32", r'"hivm\.hir\.vmul"', '"hivm.hir.vadd"'),
+        ("another rounding", "cast_fp32_i32", "round_mode<trunc>", "round_mode<rint>"),
+        ("another comparison", "choose_fp32", "compare_mode<gt>", "compare_mode<ge>"),
+        ("another reduction", "reductions_fp32", "reduce_op<sum>", "reduce_op<max>"),
+        ("another address", "product_fp16_fp32", "value = 12288 : i64", "value = 8192 : i64"),
+    )
+    def test_wrong_values(self, name, pattern, replacement):
+        if _ARCH.value == "arch35":
+            self.skipTest("the operations have other names there")
+        self.assertIn("against NumPy", self.problems(name, pattern, replacement))
+
+    def test_the_interpreter_alone_sees_it_too(self):
+        if _ARCH.value == "arch35":
+            self.skipTest("the operations have other names there")
+        found = self.problems(
+            "arithmetic_fp32", r'"hivm\.hir\.vmul"', '"hivm.hir.vadd"', _interpreted()
+        )
+        self.assertIn("product_ptr against Triton's interpreter", found)
+
+    @parameterized.parameters(
+        ("arithmetic_fp32", "(set|wait)_flag"),
+        ("matmul_fp16", "(set|wait)_flag"),
+        ("masked_attention_fp16", "sync_block_(set|wait)"),
+    )
+    def test_without_synchronisation(self, name, operations):
+        found = self.problems(name, rf'\n.*"hivm\.hir\.{operations}".*', "")
+        self.assertIn("race", found)
+
+    def test_without_one_wait(self):
+        wait = r'\n.*"hivm\.hir\.wait_flag"\(\) .*PIPE_MTE2>, static.*PIPE_V>.*'
+        found = self.problems("add_fp32", wait, "")
+        self.assertIn("race: read after write: AIV0.V vadd and AIV0.MTE2 load", found)
+        self.assertIn("leftover flag", found)
+
+
+if __name__ == "__main__":
+    main.main()
