@@ -127,6 +127,10 @@ class ElementwiseTest(parameterized.TestCase):
         found = run("vadd", [view([1, -1], "i32"), (1 << 31) - 1], view(sizes=(2,), element="i32"))
         self.assertEqual(found.tolist(), [-(1 << 31), (1 << 31) - 2])
 
+    def test_remainder_has_the_sign_of_the_dividend(self):
+        found = run("vmod", [view([7.5, -7.5, 7.5]), view([2.0, 2.0, -2.0])], view(sizes=(3,)))
+        self.assertEqual(found.tolist(), [1.5, -1.5, 1.5])
+
     def test_broadcast(self):
         a, b = view([[1], [2]]), view([[10, 20, 30]])
         out = view(sizes=(2, 3), strides=(8, 1))
@@ -246,6 +250,8 @@ class BitsTest(parameterized.TestCase):
         scalars = [condition, np.float32(7), np.float32(8)]
         self.assertEqual(run("vsel", scalars, out).tolist(), [7, 8, 7])
         self.assertEqual(run("vsel", [view([1, 0, -1], "i8"), a, b], out).tolist(), [1, 20, 3])
+        self.assertEqual(run("vsel", [1, a, b], out).tolist(), [1, 2, 3])
+        self.assertEqual(run("vsel", [0, a, b], out).tolist(), [10, 20, 30])
 
     def test_select_of_bits(self):
         a, b = view([1, 1, 0], "i1"), view([0, 0, 1], "i1")
@@ -388,7 +394,8 @@ class CombineTest(parameterized.TestCase):
         self.assertEqual(self.reduce(values, "all", 1, "i1").tolist(), [[0], [0], [1]])
 
     def test_order_of_a_sum(self):
-        # In float16 2048 + 1 is 2048, but 1 + 1 + 2048 is 2050.
+        # In float16 2048 + 1 is 2048, but (1 + 1) + 2048 is 2050.
+        self.assertEqual(self.reduce([[1, 1, 2048, 0]], "sum", 1, "f16").tolist(), [[2050]])
         pairs = np.array([[2048, 1, 1, 0]])
         self.assertEqual(self.reduce(pairs, "sum", 1, "f16").tolist(), [[2048]])  # (a+b)+(c+d)
         halves = pairs.reshape(4, 1)

@@ -50,16 +50,7 @@ def elementwise(name: str, function: Callable[[Attributes, list[np.ndarray]], np
             elements = [
                 value.element for value in inputs[1:] if isinstance(value, memory.View)
             ] or [target.element]
-        values = [
-            _operand(
-                name,
-                attributes,
-                value,
-                target,
-                memory.BIT if name == "vsel" and not index else elements[-1],
-            )
-            for index, value in enumerate(inputs)
-        ]
+        values = [_operand(name, attributes, value, target, elements[-1]) for value in inputs]
         result = function(attributes, values)
         permutation = attributes.get("transpose")
         if permutation:
