@@ -11,6 +11,8 @@ from typing import Any
 
 from testing.npu_sim import calibration, cube, memory
 
+VECTOR_CORES = 2  # for each cube core
+
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
@@ -41,12 +43,12 @@ class Model:
     def cores(self, mixed: bool) -> int:
         """How many blocks run at the same time. mixed: blocks that have a cube core; others have
         one of the twice as many vector cores."""
-        return self.chip.cores if mixed else 2 * self.chip.cores
+        return self.chip.cores if mixed else VECTOR_CORES * self.chip.cores
 
-    @property
-    def gm_bytes_per_cycle(self) -> float:
-        """One core's share of the bandwidth of global memory, if all cores use it."""
-        return self.chip.gm_bytes_per_second / self.chip.clock_hz / self.chip.cores
+    def gm_bytes_per_cycle(self, vector_core: bool) -> float:
+        """One core's share of the bandwidth of global memory, if all cores of its kind use it."""
+        cores = self.chip.cores * (VECTOR_CORES if vector_core else 1)
+        return self.chip.gm_bytes_per_second / self.chip.clock_hz / cores
 
     # The scalar unit.
 
@@ -101,7 +103,7 @@ class Model:
             nbytes = views[0].nbytes if views else 0
             own = nbytes / chip.fixpipe_bytes_per_cycle
             global_side = [view for view in outputs if view.memory.space == "gm"]
-            gm = sum(self._gm_cycles(view) for view in global_side)
+            gm = sum(self._gm_cycles(view, vector_core=False) for view in global_side)
             return Cost(chip.fixpipe_issue + max(own, gm), chip.fixpipe_latency)
         largest = max(views, key=lambda view: view.nbytes, default=None)
         if largest is None or not largest.count:
@@ -143,9 +145,11 @@ class Model:
         if not sides:
             nbytes = max(view.nbytes for view in views)
             return Cost(chip.dma_issue + nbytes / chip.l1_bytes_per_cycle, chip.l1_latency)
-        return Cost(chip.dma_issue + max(self._gm_cycles(side) for side in sides), chip.dma_latency)
+        vector_core = any(view.memory.space == "ub" for view in views)
+        cycles = max(self._gm_cycles(side, vector_core) for side in sides)
+        return Cost(chip.dma_issue + cycles, chip.dma_latency)
 
-    def _gm_cycles(self, view: memory.View) -> float:
+    def _gm_cycles(self, view: memory.View, vector_core: bool) -> float:
         chip = self.chip
         row, count = _rows(view)
         moved = count * -(-row // chip.gm_burst_bytes) * chip.gm_burst_bytes
@@ -154,13 +158,15 @@ class Model:
         ]
         starts = [view.offset, *(outer[:-1] if count > 1 and row > view.unit else [])]
         aligned = all(start % chip.gm_aligned_bytes == 0 for start in starts)
-        rate = self.gm_bytes_per_cycle * (1 if aligned else chip.gm_unaligned_share)
+        rate = self.gm_bytes_per_cycle(vector_core) * (1 if aligned else chip.gm_unaligned_share)
         per_row = chip.dma_row if row > view.unit else chip.dma_element
         return max(moved / rate, per_row * (count - 1))
 
     def vector_function(self, transfers: int) -> Cost:
-        """A vector function of arch35 that moved this many vectors between UB and registers (guess:
-        one a cycle, which hides the arithmetic between them)."""
+        """A vector function of arch35 that moved this many vectors between UB and registers.
+
+        Guess: one a cycle, which hides the arithmetic between them.
+        """
         chip = self.chip
         return Cost(chip.vector_issue + chip.vector_repeat * transfers, chip.vector_latency)
 

@@ -41,15 +41,18 @@ class ChipTest(absltest.TestCase):
 
 class TransferTest(parameterized.TestCase):
     def test_bandwidth(self):
-        # 8 KiB at 512 bytes: a 24th of 1.6 TB/s at 1.8 GHz is 37.04 bytes a cycle.
+        # 8 KiB: a 48th of 1.6 TB/s at 1.8 GHz is 18.5185 bytes a cycle, a cube core has a 24th.
         cost = load(gm((2048,)))
-        self.assertAlmostEqual(cost.occupancy - _CHIP.dma_issue, 8192 / 37.037, delta=0.01)
+        self.assertAlmostEqual(cost.occupancy - _CHIP.dma_issue, 8192 / 18.5185, delta=0.01)
+        l1 = view(sizes=(2048,), where="cbuf")
+        cube_core = _MODEL.operation("dma", "MTE2", [gm((2048,))], [l1])
+        self.assertAlmostEqual(cube_core.occupancy - _CHIP.dma_issue, 8192 / 37.037, delta=0.01)
         self.assertEqual(cost.latency, _CHIP.dma_latency)
 
     def test_rows_are_rounded_to_bursts(self):
         # 64 rows of 4 bytes cost bursts of 128; 64 rows of 128 bytes cost the same.
         share = _CHIP.gm_unaligned_share
-        wanted = 64 * 128 / _MODEL.gm_bytes_per_cycle / share
+        wanted = 64 * 128 / _MODEL.gm_bytes_per_cycle(True) / share
         for columns in (2, 20, 32):
             cost = load(gm((64, columns), (33, 1)))
             self.assertAlmostEqual(cost.occupancy - _CHIP.dma_issue, wanted)
@@ -78,7 +81,7 @@ class TransferTest(parameterized.TestCase):
         self.assertEqual(onto_l1.occupancy, _CHIP.fixpipe_issue + own)
         # Global memory is slower than the pipe.
         self.assertAlmostEqual(
-            onto_gm.occupancy, _CHIP.fixpipe_issue + 16384 / _MODEL.gm_bytes_per_cycle
+            onto_gm.occupancy, _CHIP.fixpipe_issue + 16384 / _MODEL.gm_bytes_per_cycle(False)
         )
 
 
