@@ -88,11 +88,20 @@ class BrokenProgramTest(parameterized.TestCase):
         found = self.problems(name, rf'\n.*"hivm\.hir\.{operations}".*', "")
         self.assertIn("race", found)
 
-    def test_without_one_wait(self):
-        wait = r'\n.*"hivm\.hir\.wait_flag"\(\) .*PIPE_MTE2>, static.*PIPE_V>.*'
-        found = self.problems("add_fp32", wait, "")
-        self.assertIn("race: read after write: AIV0.V vadd and AIV0.MTE2 load", found)
-        self.assertIn("leftover flag", found)
+    @parameterized.parameters("softmax_tile_fp32", "scaled_operand_fp16")
+    def test_each_flag_is_missed(self, name):
+        (_, example), *_ = _examples(name)
+        lines = _compiled().text(VARIANTS[example.variant]).split("\n")
+        flags_at = [
+            index
+            for index, line in enumerate(lines)
+            if re.search(r'"hivm\.hir\.((set|wait)_flag|sync_block_(set|wait))"', line)
+        ]
+        self.assertGreater(len(flags_at), 4)
+        for index in flags_at:
+            broken = "\n".join([*lines[:index], *lines[index + 1 :]])
+            found = list(checking.problems(example, broken))
+            self.assertNotEmpty(found, f"without {lines[index]}")
 
 
 if __name__ == "__main__":
