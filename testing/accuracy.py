@@ -4,7 +4,7 @@ gate's outcome."""
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,9 +12,15 @@ import torch
 from ops.common import backend, launch
 from testing import cases, comparator, devices, golden, guard, inputs, spec, standards
 
+if TYPE_CHECKING:  # needs what only simulators need
+    from testing.npu_sim import executor
+
 # Gate G6: a second run, a run on other poison, and one on a launch grid of 3 programs (odd, below
 # every core count).
 _OTHER_GRID = 3
+SIMULATOR_GATE = "simulator"
+# How many reads of unwritten memory G6 names.
+_PLACES = 5
 # Negative controls are judged on about this many elements: a fault in the last rows of a large
 # output is as wrong as in all of it, and five more passes over 67 million elements take minutes.
 _FAULT_ELEMENTS = 1 << 20
@@ -24,10 +30,10 @@ _FAULT_ELEMENTS = 1 << 20
 class Verdict:
     """The outcome of one case.
 
-    gates: G0 to G6 of every output. faults: output -> injected fault -> names of the gates that
-    caught it (G7: none may be empty). opinions: output -> other standard -> its verdict. errors:
-    counts of |e| / (u (|g| + s)) by power of two, output -> (lower exponents, counts), for
-    histograms.
+    gates: G0 to G6 of every output, and what a simulator found. faults: output -> injected fault ->
+    names of the gates that caught it (G7: none may be empty). opinions: output -> other standard ->
+    its verdict. errors: counts of |e| / (u (|g| + s)) by power of two, output -> (lower exponents,
+    counts), for histograms. simulation: of a simulator, what it saw of all runs.
     """
 
     op: str
@@ -38,6 +44,7 @@ class Verdict:
     opinions: Mapping[str, Mapping[str, standards.Opinion]]
     errors: Mapping[str, tuple[Sequence[int], Sequence[int]]]
     launches: int
+    simulation: "executor.Simulation | None" = None
 
     @property
     def passed(self) -> bool:
@@ -69,10 +76,20 @@ class _Run:
     launches: int
 
 
-def _run(op: spec.OpSpec, arguments: inputs.Inputs, device: devices.Device, poison: int) -> _Run:
+def _run(
+    op: spec.OpSpec,
+    arguments: inputs.Inputs,
+    device: devices.Device,
+    session: devices.Session,
+    poison: int,
+) -> _Run:
     """One guarded call of the op."""
     function = spec.resolve(op.function)
-    with guard.GuardedAllocations(poison) as guarded, launch.record() as launches:
+    with (
+        session.calling(),
+        guard.GuardedAllocations(poison) as guarded,
+        launch.record() as launches,
+    ):
         outputs = spec.results(function(**arguments.arguments), op)
         device.synchronize()
     violations = [f"input {name} or its guard bands changed" for name in arguments.changed()]
@@ -93,10 +110,12 @@ def judge(
     on the device.
     """
     arguments = inputs.Inputs(case, device.torch_device)
-    first = _run(op, arguments, device, guard.NAN_POISON)
-    repeats = [_run(op, arguments, device, guard.HUGE_POISON)]
+    session = device.session()
+    first = _run(op, arguments, device, session, guard.NAN_POISON)
+    repeats = [_run(op, arguments, device, session, guard.HUGE_POISON)]
     with backend.limit_programs(_OTHER_GRID):
-        repeats.append(_run(op, arguments, device, guard.NAN_POISON))
+        repeats.append(_run(op, arguments, device, session, guard.NAN_POISON))
+    simulation = session.simulation()
     if goldens is not None and "ci" in case.tags:
         references = goldens.load(case, arguments.digest)
     else:
@@ -111,6 +130,8 @@ def judge(
     ]
     for output in op.outputs:
         tensor, reference = first.outputs[output.name], references[output.name]
+        if simulation is not None:
+            gates.append(_simulator(output, simulation))
         gates.append(_contract(output, tensor, reference, [first, *repeats]))
         if not gates[-1].passed and tuple(tensor.shape) != reference.golden.shape:
             continue  # nothing can be compared
@@ -119,14 +140,25 @@ def judge(
             continue
         precision = output.precision_in(case)
         gates += comparator.compare(actual, reference, output, precision, waivers)
-        different = sum(not _same_bits(tensor, run.outputs[output.name]) for run in repeats)
-        gates.append(comparator.Gate(output.name, "G6 determinism", different, 0))
+        different = sum(not same_bits(tensor, run.outputs[output.name]) for run in repeats)
+        detail = unwritten(simulation) if different and simulation is not None else ""
+        gates.append(comparator.Gate(output.name, "G6 determinism", different, 0, detail=detail))
         faults[output.name] = _negative_controls(case, output, actual, reference, waivers)
         if not output.exact:
             a, r = cases.widen(actual, dtype), cases.widen(reference.same, dtype)
             opinions[output.name] = standards.opinions(a, reference.golden, r, dtype)
             errors[output.name] = _histogram(a, reference.golden, comparator.ROUNDOFF[precision])
-    return Verdict(op.name, case.name, device.name, gates, faults, opinions, errors, first.launches)
+    return Verdict(
+        op.name,
+        case.name,
+        device.name,
+        gates,
+        faults,
+        opinions,
+        errors,
+        first.launches,
+        simulation,
+    )
 
 
 def _negative_controls(
@@ -181,7 +213,27 @@ def _contract(
     return comparator.Gate(output.name, "G0 contract", len(violations), 0, detail=detail)
 
 
-def _same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
+def _simulator(output: spec.Output, simulation: "executor.Simulation") -> comparator.Gate:
+    """Nothing wrong with the execution itself, whatever the values: races, deadlocks, bounds."""
+    errors = simulation.errors
+    detail = "; ".join(map(str, errors))
+    return comparator.Gate(output.name, SIMULATOR_GATE, len(errors), 0, detail=detail)
+
+
+def unwritten(simulation: "executor.Simulation") -> str:
+    """What G6 says when a simulated op's results differ: only schedules and memory did."""
+    if simulation.stopped:
+        return "results differ, because an execution stopped before its end"
+    places = simulation.unwritten
+    if not places:
+        return "results differ between schedules; no read of memory that nothing wrote was seen"
+    more = f" and {len(places) - _PLACES} more" if len(places) > _PLACES else ""
+    return (
+        "results differ; memory that nothing wrote is read: " + "; ".join(places[:_PLACES]) + more
+    )
+
+
+def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     return torch.equal(x.contiguous().view(torch.uint8), y.contiguous().view(torch.uint8))
 
 

@@ -27,7 +27,7 @@ class AccuracyTest(op_testcase.OpTestCase):
             return
         from testing import report
 
-        report.write_accuracy(cls.verdicts, cls.device.describe())
+        report.write_accuracy(cls.verdicts, cls.device.describe(), cls.left_out)
         applied = {
             fault
             for verdict in cls.verdicts

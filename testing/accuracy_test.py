@@ -1,8 +1,10 @@
 """The kit on toy ops, each wrong in one way: the gate that is meant to notice must be the one that
 does."""
 
+import contextlib
 import dataclasses
 import os
+import types
 from unittest import mock
 
 import torch
@@ -10,6 +12,7 @@ from absl.testing import absltest, parameterized
 
 from ops.common import launch
 from testing import accuracy, cases, distributions, golden, main, report, spec, unit
+from testing.npu_sim import findings
 
 # What the op under test does to its result; set by each test.
 _behaviour = {}
@@ -149,6 +152,91 @@ class JudgeTest(parameterized.TestCase):
         self.assertEqual(_judge().launches, 0)
         with launch.record() as launches:
             self.assertEmpty(launches)
+
+
+class SimulatedTest(absltest.TestCase):
+    """What a simulator found is judged, whatever the values are."""
+
+    def _judge(self, errors=(), notes=(), unwritten=(), behaviour=None, stopped=False):
+        launches = (_SIMULATED,)
+        calls = []
+
+        class Session:
+            def calling(self):
+                calls.append(1)
+                return contextlib.nullcontext()
+
+            def simulation(self):
+                return types.SimpleNamespace(
+                    errors=errors,
+                    findings=(*errors, *notes),
+                    unwritten=unwritten,
+                    stopped=stopped,
+                    first_call=launches,
+                )
+
+        with mock.patch.object(unit.DEVICE, "session", Session):
+            verdict = _judge(behaviour)
+        self.assertLen(calls, 3)
+        return verdict
+
+    def test_errors_fail_a_gate_of_their_own(self):
+        race = findings.Finding(findings.RACE, "V and MTE2 both use ub", ("kernel.py:7",))
+        verdict = self._judge(errors=(race,))
+        self.assertEqual(
+            [gate.name for gate in verdict.gates if not gate.passed], [accuracy.SIMULATOR_GATE]
+        )
+        self.assertEqual(
+            verdict.failures(),
+            ["normal: out: simulator: race: V and MTE2 both use ub at kernel.py:7"],
+        )
+        self.assertTrue(self._judge().passed)
+
+    def test_g6_names_the_reads_of_unwritten_memory(self):
+        places = tuple(f"vadd at kernel.py:{line}" for line in range(7))
+        verdict = self._judge(unwritten=places, behaviour=_depend_on_garbage)
+        self.assertRegex(
+            "\n".join(verdict.failures()),
+            "G6 determinism: .*nothing wrote is read: vadd at kernel.py:0; .*:4 and 2 more",
+        )
+        verdict = self._judge(behaviour=_depend_on_garbage)
+        self.assertRegex("\n".join(verdict.failures()), "G6 determinism: .* between schedules")
+        verdict = self._judge(behaviour=_depend_on_garbage, unwritten=places, stopped=True)
+        self.assertRegex("\n".join(verdict.failures()), "G6 determinism: .*execution stopped")
+
+    def test_the_report_has_estimates_notes_and_what_was_left_out(self):
+        note = findings.Finding(findings.DUPLICATED_WORK, "both execute store", ("kernel.py:9",), 3)
+        verdict = self._judge(notes=(note,))
+        self.assertTrue(verdict.passed)
+        left_out = {"large": "4e+09 floating-point operations"}
+        text = report.accuracy_text([verdict], left_out)
+        page = report.html([verdict], "device", left_out)
+        for where in (text, page):
+            self.assertRegex(where, r"estimate, no measurement.*calibration\.py")
+            self.assertRegex(where, r"(?s)kcycles \(estimate\).*12\.0.*AIV\.V 50%")
+            self.assertRegex(
+                where, "(?s)duplicated work.*both execute store.*normal.*kernel.py:9.*3"
+            )
+            self.assertRegex(where, "(?s)left out.*large.*4e.09 floating-point operations")
+        self.assertEqual(report.to_json([verdict])[0]["simulated"][0]["cycles"], 12000.0)
+
+    def test_other_devices_have_none_of_it(self):
+        verdict = _judge()
+        self.assertNotIn(accuracy.SIMULATOR_GATE, {gate.name for gate in verdict.gates})
+        self.assertNotIn("estimate", report.accuracy_text([verdict]))
+
+
+_SIMULATED = types.SimpleNamespace(
+    kernel="scale",
+    key="0123456789",
+    programs=1,
+    cores=24,
+    call=0,
+    stopped=False,
+    outcome=types.SimpleNamespace(
+        makespan_cycles=12000.0, busy={"AIV0.V": 6000.0}, moved={"gm->ub": 64}
+    ),
+)
 
 
 class ReportTest(absltest.TestCase):

@@ -35,25 +35,27 @@ def _goldens(op: spec.OpSpec) -> golden.Folder | None:
 
 
 def _compiled(names: Sequence[str], wanted: Sequence[str]) -> npu_report.Compiled:
-    """What the NPU compiler made of the wanted cases' kernels, which Bazel lays beside each op's
-    spec; empty without Bazel."""
+    """What the NPU compiler made of the wanted cases' kernels."""
     found = npu_report.Compiled((), ())
-    for name in names:
-        module = importlib.import_module(f"ops.{name}.spec")
-        folder = os.path.dirname(module.__file__ or "")
-        for architecture in chips.ARCHITECTURES:
-            path = os.path.join(folder, f"{name}_compile_{architecture}")
-            if os.path.isdir(path):
-                found += npu_report.load(path).of_cases(wanted)
+    for path in selection.compile_folders(names, list(chips.ARCHITECTURES)):
+        found += npu_report.load(path).of_cases(wanted)
     return found
 
 
-def _work(names: Sequence[str], device: devices.Device) -> list[tuple[spec.OpSpec, cases.Case]]:
-    """(op, case) pairs to judge."""
+def _work(
+    names: Sequence[str], device: devices.Device
+) -> tuple[list[tuple[spec.OpSpec, cases.Case]], dict[str, str]]:
+    """(op, case) pairs to judge, and the cases that are too much for the device, with the reason. A
+    case that is asked for by name is judged, whatever its size."""
     specs = [spec.load(f"ops.{name}.spec") for name in names]
     pairs = [(op, case) for op in specs for case in cases.select(op.cases, device.case_tags)]
     wanted = selection.chosen(_CASES, [case.name for _, case in pairs])
-    return [(op, case) for op, case in pairs if case.name in wanted]
+    pairs = [(op, case) for op, case in pairs if case.name in wanted]
+    if _CASES.value:
+        return pairs, {}
+    reasons = {(op.name, case.name): device.leaves_out(op, case) for op, case in pairs}
+    left_out = {f"{op} {case}": reason for (op, case), reason in reasons.items() if reason}
+    return [(op, case) for op, case in pairs if not reasons[op.name, case.name]], left_out
 
 
 def main(argv: Sequence[str]) -> None:
@@ -66,7 +68,10 @@ def main(argv: Sequence[str]) -> None:
         device = devices.require(_DEVICE.value or devices.best())
     except devices.DeviceNotFoundError as error:
         raise app.UsageError(str(error)) from error
-    work = _work(names, device)
+    work, left_out = _work(names, device)
+    if isinstance(device, devices.Simulator):
+        for folder in selection.compile_folders(names, [device.architecture]):
+            device.use_compiled(folder)
     # `bazel run` starts in the runfiles; the user's own folder is in this variable.
     path = os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), _OUT.value)
     try:  # before minutes of work, not after
@@ -90,7 +95,7 @@ def main(argv: Sequence[str]) -> None:
             f"[{index}/{len(work)}] {op.name} {case.name}: {outcome} ({seconds:.1f} s)", flush=True
         )
     compiled = _compiled(names, [case.name for _, case in work])
-    print("\n" + report.accuracy_text(verdicts))
+    print("\n" + report.accuracy_text(verdicts, left_out))
     if compiled.results:
         print("\n" + npu_report.text(compiled.results, compiled.calls))
     for verdict in verdicts:
@@ -101,7 +106,7 @@ def main(argv: Sequence[str]) -> None:
         failures = npu_report.failures(compiled.results, compiled.calls)
         title = "Compiled for Ascend, on this machine; see testing/npu_compile/README.md"
         tables = [(title, rows)] if compiled.results else []
-        file.write(report.html(verdicts, device.describe(), tables, failures))
+        file.write(report.html(verdicts, device.describe(), left_out, tables, failures))
     passed = sum(verdict.passed for verdict in verdicts)
     print(f"\n{passed} of {len(verdicts)} cases pass on {device.name}; report: {path}")
     sys.exit(passed != len(verdicts) or bool(failures))

@@ -29,7 +29,9 @@ class TablesAgreeTest(absltest.TestCase):
         table = _table()
         self.assertCountEqual(table, devices.NAMES)
         for name, traits in table.items():
-            self.assertEqual(traits["accelerator"], devices.get(name).is_accelerator, name)
+            device = devices.get(name)
+            self.assertEqual(traits["accelerator"], device.is_accelerator, name)
+            self.assertEqual(traits["simulates"], getattr(device, "architecture", None), name)
 
     def test_every_device_has_a_config_with_its_whole_filter(self):
         lines = _bazelrc()

@@ -9,8 +9,22 @@ KINDS = ["unit", "accuracy", "performance", "memory"]
 # and says what it looked for.
 _NPU_ENV = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
+def _simulator(architecture, ready = True):
+    return struct(
+        accelerator = False,
+        deps = ["//testing/npu_sim:executor"],
+        env = {},
+        kinds = ["accuracy"],
+        ready = ready,
+        shards = 2,
+        simulates = architecture,
+    )
+
 # name: the tag and the --config of the device.
 #   kinds       the kinds of target it can run
+#   simulates   the architecture whose compile target's modules it executes, or None
+#   ready       False: its targets are manual
+#   shards      parts in which an accuracy target runs
 #   deps        what its tests need beside the op
 #   env         the environment that its tests need
 #   accelerator true where the device is hardware: such tests run alone, outside the sandbox, never from a cache
@@ -22,24 +36,40 @@ DEVICES = {
         env = {"TRITON_INTERPRET": "1"},
         # Times of an interpreter say nothing about a kernel, so it has no performance target.
         kinds = ["unit", "accuracy", "memory"],
+        ready = True,
+        shards = 1,
+        simulates = None,
     ),
+    # What it estimates of time ranks kernels and is no measurement. What an op allocates is the same as on other devices.
+    "npu-arch32-sim": _simulator("arch32"),
+    # Manual until the simulator executes the vector functions that arch35's compiler outlines.
+    "npu-arch35-sim": _simulator("arch35", ready = False),
     "npu-arch32": struct(
         accelerator = True,
         deps = ["//third_party:torch_npu"],
         env = _NPU_ENV,
         kinds = KINDS,
+        ready = True,
+        shards = 1,
+        simulates = None,
     ),
     "npu-arch35": struct(
         accelerator = True,
         deps = ["//third_party:torch_npu"],
         env = _NPU_ENV,
         kinds = KINDS,
+        ready = True,
+        shards = 1,
+        simulates = None,
     ),
     "cuda": struct(
         accelerator = True,
         deps = [],
         env = {},
         kinds = KINDS,
+        ready = True,
+        shards = 1,
+        simulates = None,
     ),
 }
 
@@ -49,7 +79,7 @@ ACCELERATOR_TAGS = ["exclusive", "external", "no-remote", "no-sandbox"]
 def _device_table_impl(ctx):
     out = ctx.actions.declare_file(ctx.label.name + ".json")
     table = {
-        name: {"accelerator": device.accelerator, "kinds": device.kinds}
+        name: {"accelerator": device.accelerator, "kinds": device.kinds, "simulates": device.simulates}
         for name, device in DEVICES.items()
     }
     ctx.actions.write(out, json.encode(table))

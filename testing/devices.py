@@ -13,11 +13,35 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # they import Triton
+    from testing import cases, spec
+    from testing.npu_sim import executor
 
 
 class DeviceNotFoundError(RuntimeError):
     """The requested device is not on this machine."""
+
+
+class Session(Protocol):
+    """Some calls of one op with the same arguments, which are judged together."""
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """Where the op has to be called; one call for each block."""
+
+    def simulation(self) -> "executor.Simulation | None":
+        """What a simulator saw of the calls so far; None from other devices."""
+
+
+class _Direct:
+    """A session of a device that tensors lead to by themselves."""
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def simulation(self) -> None:
+        return None
 
 
 class Device(abc.ABC):
@@ -35,6 +59,15 @@ class Device(abc.ABC):
     def case_tags(self) -> tuple[str, ...]:
         """The tags of the cases that the device can bear: an interpreter gets the small ones."""
         return ("ci", "full") if self.is_accelerator else ("ci",)
+
+    def leaves_out(self, op: "spec.OpSpec", case: "cases.Case") -> str:
+        """Why a case with such a tag is too much for the device; empty when it is not."""
+        del op, case
+        return ""
+
+    def session(self) -> Session:
+        """For calls of one op. The device is there."""
+        return _Direct()
 
     def prepare(self) -> None:
         """Sets what must be set before Triton is first imported."""
@@ -83,6 +116,63 @@ class Interpreter(Device):
 
     def describe(self) -> str:
         return f"Triton {importlib.import_module('triton').__version__} interpreter"
+
+
+class Simulator(Device):
+    """The code that Ascend's compiler makes of a kernel, executed on the CPU: testing/npu_sim."""
+
+    is_accelerator = False
+    torch_device = "cpu"
+
+    # A case beyond this many floating-point operations, as its op's spec counts them, is left out:
+    # it would take more than about half a minute (mamba3_siso_fwd: 2.6e7 take 7 s on one core).
+    MAX_FLOPS = 1e8
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._folders: list[str] = []
+        self.modules: Any = None  # compiled.Modules, once it was required
+
+    @property
+    def architecture(self) -> str:
+        """As testing/npu_compile/chips.py calls it."""
+        return self.name.removeprefix("npu-").removesuffix("-sim")
+
+    def leaves_out(self, op: "spec.OpSpec", case: "cases.Case") -> str:
+        costs = op.costs(case)
+        flops = costs.matrix_flops + costs.vector_flops
+        if flops <= self.MAX_FLOPS:
+            return ""
+        return f"{flops:.2g} floating-point operations; {self.name} takes {self.MAX_FLOPS:.2g}"
+
+    def use_compiled(self, folder: str) -> None:
+        """Takes modules from the folder of a compile target, beside what is compiled on the
+        spot."""
+        self._folders.append(folder)
+        if self.modules is not None:
+            self.modules.add(folder)
+
+    def require(self) -> None:
+        try:
+            from testing.npu_compile import chips
+            from testing.npu_sim import compiled
+        except ImportError as error:
+            raise DeviceNotFoundError(
+                f"device {self.name}: looked for the packages triton-ascend and ml_dtypes, and for "
+                f"testing.npu_sim: {error}"
+            ) from error
+        self.modules = compiled.Modules(chips.architecture(self.architecture), self._folders)
+
+    def session(self) -> Session:
+        from testing.npu_sim import executor
+
+        return executor.Executor(self.modules)
+
+    def synchronize(self) -> None:
+        pass  # a call returns when its result is there
+
+    def describe(self) -> str:
+        return f"{self.modules.chip}, simulated: testing/npu_sim"
 
 
 class Accelerator(Device):
@@ -232,6 +322,8 @@ class Npu(Accelerator):
 
 _DEVICES: dict[str, Callable[[str], Device]] = {
     "cpu-reference": Interpreter,
+    "npu-arch32-sim": Simulator,
+    "npu-arch35-sim": Simulator,
     "npu-arch32": Npu,
     "npu-arch35": Npu,
     "cuda": Cuda,

@@ -3,7 +3,7 @@ import sys
 import types
 from unittest import mock
 
-from absl.testing import parameterized
+from absl.testing import absltest, parameterized
 
 from testing import devices, main
 
@@ -30,7 +30,7 @@ class RequireTest(parameterized.TestCase):
 
     def test_unknown_names_list_the_valid_ones(self):
         with self.assertRaisesRegex(
-            ValueError, "'gpu', allowed are cpu-reference, npu-arch32, npu-arch35, cuda"
+            ValueError, "'gpu', allowed are cpu-reference, npu-arch32-sim, .*, npu-arch35, cuda"
         ):
             devices.get("gpu")
 
@@ -83,8 +83,8 @@ class RequireTest(parameterized.TestCase):
         ):
             devices.require("cuda")
 
-    @parameterized.parameters("npu-arch32", "npu-arch35", "cuda")
-    def test_accelerators_refuse_the_interpreter(self, name):
+    @parameterized.parameters("npu-arch32", "npu-arch35", "cuda", "npu-arch32-sim")
+    def test_compilers_refuse_the_interpreter(self, name):
         os.environ["TRITON_INTERPRET"] = "1"
         with self.assertRaisesRegex(devices.DeviceNotFoundError, "TRITON_INTERPRET=1 is set"):
             devices.require(name)
@@ -105,6 +105,38 @@ class RequireTest(parameterized.TestCase):
     def test_best_prefers_an_npu(self):
         self._torch_npu(available=True)
         self.assertEqual(devices.best(), "npu-arch32")
+
+    def test_simulator_without_its_packages(self):
+        with (
+            mock.patch.dict(sys.modules, {"testing.npu_sim.compiled": None}),
+            self.assertRaisesRegex(
+                devices.DeviceNotFoundError, "arch35-sim: looked for .*ml_dtypes"
+            ),
+        ):
+            devices.require("npu-arch35-sim")
+
+
+class SimulatorTest(absltest.TestCase):
+    def test_large_cases_are_left_out_with_the_reason(self):
+        device = devices.get("npu-arch32-sim")
+        for flops, reason in (
+            (1.0, ""),
+            (1e15, "1.2e.15 floating-point op.*; npu-arch32-sim takes "),
+        ):
+            op = types.SimpleNamespace(
+                costs=lambda case, flops=flops: types.SimpleNamespace(
+                    matrix_flops=flops, vector_flops=flops / 4
+                )
+            )
+            self.assertRegex(device.leaves_out(op, None), f"^{reason}")
+            self.assertEqual(bool(reason), bool(device.leaves_out(op, None)))
+            self.assertEmpty(devices.get("cuda").leaves_out(op, None))
+
+    def test_other_devices_run_calls_themselves(self):
+        session = devices.get("cpu-reference").session()
+        with session.calling():
+            pass
+        self.assertIsNone(session.simulation())
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ def op_test_suite(
     For op ":scan" and device "npu-arch32" the targets are scan_accuracy_npu_arch32_test, scan_performance_…, scan_memory_…
     and one scan_<stem>_npu_arch32_test per unit source <stem>_test.py. Each carries the tags of its kind and its device.
     scan_golden is the folder of references that accuracy targets read. scan_compile_arch32_test and scan_compile_arch35_test
-    judge what the NPU's compiler makes of every kernel that the op's cases launch; they need no device.
+    judge what the NPU's compiler makes of every kernel that the op's cases launch; they need no device. What they compile
+    is what scan_accuracy_npu_arch32_sim_test executes.
 
     Args:
       name: the test_suite that holds all targets which run without hardware.
@@ -63,8 +64,14 @@ def op_test_suite(
     goldens = native.package_name() + "/" + golden
     suite = []
     for device, traits in DEVICES.items():
-        tags = [device] + (ACCELERATOR_TAGS if traits.accelerator else []) + ([] if device in devices else ["manual"])
+        manual = device not in devices or not traits.ready
+        tags = [device] + (ACCELERATOR_TAGS if traits.accelerator else []) + (["manual"] if manual else [])
         suffix = "_%s_test" % device.replace("-", "_")
+        compiled_args, compiled_data = [], []
+        if traits.simulates:
+            compiled = "%s_compile_%s" % (prefix, traits.simulates)
+            compiled_args = ["--compiled=%s/%s" % (native.package_name(), compiled)]
+            compiled_data = [":%s_stages" % compiled]
         targets = []
         for kind in traits.kinds:
             if kind != "unit":
@@ -74,9 +81,10 @@ def op_test_suite(
                     timeout = timeout,
                     srcs = [_kit(kind + "_main.py")],
                     main = _kit(kind + "_main.py"),
-                    args = ["--spec=" + spec_module, "--device=" + device, "--goldens=" + goldens],
-                    data = [":" + golden],
+                    args = ["--spec=" + spec_module, "--device=" + device, "--goldens=" + goldens] + compiled_args,
+                    data = [":" + golden] + compiled_data,
                     env = traits.env,
+                    shard_count = traits.shards if traits.shards > 1 else None,
                     tags = tags + [kind],
                     deps = [op, spec, reference, _kit(kind + "_main")] + [str(Label(dep)) for dep in traits.deps],
                 )
@@ -91,9 +99,13 @@ def op_test_suite(
                 tags = tags + ["unit"],
                 deps = [op, spec, reference, _kit("unit")] + unit_deps + [str(Label(dep)) for dep in traits.deps],
             )
-        if device in devices and not traits.accelerator:
+        if not manual and not traits.accelerator:
             suite += targets
-    unsupported = [arch for arch in ARCHITECTURES if "npu-" + arch not in devices]
+    unsupported = [
+        arch
+        for arch in ARCHITECTURES
+        if "npu-" + arch not in devices and "npu-%s-sim" % arch not in devices
+    ]
     suite += npu_compile_test(
         name = prefix + "_compile",
         budgets = npu_budgets,

@@ -2,7 +2,7 @@
 into test methods."""
 
 import unittest
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -26,6 +26,11 @@ _GOLDENS = flags.DEFINE_string(
     None,
     "Golden folder for the ci cases. Without it their references are computed during the test.",
 )
+_COMPILED = flags.DEFINE_string(
+    "compiled",
+    None,
+    "Folder of the op's compile target, for a simulator. Without it, it compiles every kernel.",
+)
 
 
 class OpTestCase(absltest.TestCase):
@@ -38,11 +43,15 @@ class OpTestCase(absltest.TestCase):
     device: devices.Device
     goldens: golden.Folder | None = None
     chosen: Sequence[cases.Case] = ()
+    # Cases that the device would have taken by their tags: why it does not.
+    left_out: Mapping[str, str] = {}
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.device = devices.require(cls.device.name)
+        if _COMPILED.value and isinstance(cls.device, devices.Simulator):
+            cls.device.use_compiled(_COMPILED.value)
         if _GOLDENS.value:
             cls.goldens = golden.Folder(_GOLDENS.value, cls.op)
 
@@ -70,7 +79,10 @@ def loader(base: type[OpTestCase], tags: Callable[[devices.Device], Sequence[str
         base.device = devices.get(str(_DEVICE.value))
         base.device.prepare()  # an op's package may import Triton
         base.op = spec.load(str(_SPEC.value))
-        base.chosen = cases.select(base.op.cases, _TAGS.value or tags(base.device))
+        selected = cases.select(base.op.cases, _TAGS.value or tags(base.device))
+        reasons = {case.name: base.device.leaves_out(base.op, case) for case in selected}
+        base.left_out = {name: reason for name, reason in reasons.items() if reason}
+        base.chosen = [case for case in selected if case.name not in base.left_out]
         for case in base.chosen:
             setattr(base, f"test_{case.name}", lambda self, case=case: self.judge(case))
         return unittest_loader.loadTestsFromTestCase(base)

@@ -14,9 +14,11 @@ from typing import Any
 import jinja2
 
 from testing import accuracy, comparator
+from testing.npu_sim import summary
 from testing.tables import folder, table
 
 _GATES = (
+    accuracy.SIMULATOR_GATE,
     "G0 contract",
     "G0 non-finite",
     "G1 norm",
@@ -26,6 +28,7 @@ _GATES = (
     "G5 exact",
     "G6 determinism",
 )
+_NUMERIC = ("G1 norm", "G2 worst block", "G3 scaled max", "G4 bias")
 
 
 def environment() -> dict[str, str]:
@@ -107,7 +110,7 @@ def reference_rows(verdicts: Sequence[accuracy.Verdict]) -> list[list[str]]:
     """What the same-precision reference r itself reaches, as a share of each gate's limit."""
     gates = [
         name
-        for name in _GATES[2:6]
+        for name in _NUMERIC
         if any(gate.name == name for verdict in verdicts for gate in verdict.gates)
     ]
     result = [["case", "output", *(f"{name}: r / limit" for name in gates)]]
@@ -124,6 +127,32 @@ def _same_share(gate: comparator.Gate | None) -> str:
     if gate is None or not gate.limit or math.isnan(gate.same):
         return "-"
     return f"{gate.same / gate.limit:.2f}"
+
+
+def _summaries(verdict: accuracy.Verdict) -> list[summary.Summary]:
+    """Estimates of the launches of the first call; none from a device that is not simulated."""
+    launches = verdict.simulation.first_call if verdict.simulation else ()
+    return [summary.of_launch(item) for item in launches]
+
+
+def _simulated_tables(
+    verdicts: Sequence[accuracy.Verdict], left_out: Mapping[str, str]
+) -> list[tuple[str, list[list[str]]]]:
+    """(title, rows) of what only simulators say, and of the cases that were too large for one."""
+    tables = []
+    found = [(verdict.case, _summaries(verdict)) for verdict in verdicts]
+    if any(summaries for _, summaries in found):
+        title = f"Simulated launches of one call ({summary.ESTIMATE}; {summary.ASSUMPTIONS})"
+        tables.append((title, summary.case_rows(found)))
+    notes = summary.note_rows(
+        [(verdict.case, verdict.simulation.findings) for verdict in verdicts if verdict.simulation]
+    )
+    if notes:
+        tables.append(("What the simulator noticed and does not count as an error", notes))
+    if left_out:
+        rows = [["case", "too much for this device"], *map(list, left_out.items())]
+        tables.append(("Cases that were left out", rows))
+    return tables
 
 
 def to_json(verdicts: Sequence[accuracy.Verdict]) -> list[dict[str, Any]]:
@@ -146,6 +175,7 @@ def to_json(verdicts: Sequence[accuracy.Verdict]) -> list[dict[str, Any]]:
                 for output, found in verdict.opinions.items()
             },
             "errors": verdict.errors,
+            "simulated": [dataclasses.asdict(found) for found in _summaries(verdict)],
         }
         for verdict in verdicts
     ]
@@ -165,30 +195,40 @@ def write(name: str, data: Any, text: str, device: str) -> None:
         file.write(f"{device}\n{environment()}\n\n{text}\n")
 
 
-def accuracy_text(verdicts: Sequence[accuracy.Verdict]) -> str:
-    """All tables of an accuracy run."""
-    return "\n\n".join(table(part(verdicts)) for part in (rows, fault_rows, reference_rows))
+def accuracy_text(
+    verdicts: Sequence[accuracy.Verdict], left_out: Mapping[str, str] | None = None
+) -> str:
+    """All tables of an accuracy run. left_out: case -> why the device did not run it."""
+    tables = [table(part(verdicts)) for part in (rows, fault_rows, reference_rows)]
+    tables += [
+        f"{title}\n{table(part)}" for title, part in _simulated_tables(verdicts, left_out or {})
+    ]
+    return "\n\n".join(tables)
 
 
-def write_accuracy(verdicts: Sequence[accuracy.Verdict], device: str) -> None:
+def write_accuracy(
+    verdicts: Sequence[accuracy.Verdict], device: str, left_out: Mapping[str, str] | None = None
+) -> None:
     """Prints an accuracy run and writes it as JSON, text and HTML."""
-    text = accuracy_text(verdicts)
+    text = accuracy_text(verdicts, left_out)
     print(f"{device}\n{text}")
     write("accuracy", to_json(verdicts), text, device)
     if path := folder():
         with open(os.path.join(path, "accuracy.html"), "w", encoding="utf-8") as file:
-            file.write(html(verdicts, device))
+            file.write(html(verdicts, device, left_out))
 
 
 def html(
     verdicts: Sequence[accuracy.Verdict],
     device: str,
+    left_out: Mapping[str, str] | None = None,
     more_tables: Sequence[tuple[str, Sequence[Sequence[str]]]] = (),
     more_failures: Sequence[str] = (),
 ) -> str:
     """One self-contained page: the table, the negative controls, and an error histogram per case.
 
-    more_tables: (title, rows) to show beside them; more_failures: lines to list with the failures.
+    left_out: case -> why the device did not run it. more_tables: (title, rows) to show beside them;
+    more_failures: lines to list with the failures.
     """
     template = os.path.join(os.path.dirname(__file__), "report.html.jinja")
     with open(template, encoding="utf-8") as file:
@@ -225,6 +265,7 @@ def html(
             ),
             ("Negative controls (gate G7)", fault_rows(verdicts)),
             ("The same-precision reference itself", reference_rows(verdicts)),
+            *_simulated_tables(verdicts, left_out or {}),
             *more_tables,
         ],
         waivers=waivers,

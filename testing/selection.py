@@ -1,6 +1,7 @@
 """What the flags of the commands that work on ops choose from."""
 
 import glob
+import importlib
 import os
 from collections.abc import Sequence
 
@@ -17,6 +18,17 @@ def available_ops() -> list[str]:
     )
     # One folder can be on sys.path twice.
     return sorted({os.path.basename(os.path.dirname(path)) for path in specs})
+
+
+def compile_folders(names: Sequence[str], architectures: Sequence[str]) -> list[str]:
+    """What the NPU compiler made of these ops' kernels: folders that Bazel lays beside each op's
+    spec; none without Bazel."""
+    paths = []
+    for name in names:
+        module = importlib.import_module(f"ops.{name}.spec")
+        folder = os.path.dirname(module.__file__ or "")
+        paths += [os.path.join(folder, f"{name}_compile_{each}") for each in architectures]
+    return [path for path in paths if os.path.isdir(path)]
 
 
 def chosen(flag: flags.FlagHolder, valid: Sequence[str]) -> list[str]:

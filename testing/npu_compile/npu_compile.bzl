@@ -59,6 +59,7 @@ def _npu_compile_impl(ctx):
     files = [plan] + results
     return [
         DefaultInfo(files = depset(files + stages), runfiles = ctx.runfiles(files)),
+        OutputGroupInfo(stages = depset(stages)),
     ]
 
 _npu_compile = rule(
@@ -101,8 +102,9 @@ def npu_compile_test(
         manual = []):
     """Compiles kernels for arch32 and arch35 on this machine and declares a test of each.
 
-    The targets are <name>_<architecture> (the compilations, cached build actions) and <name>_<architecture>_test, which reads
-    their results, prints the report and fails with a diagnosis. They need no NPU, no CANN and no driver.
+    The targets are <name>_<architecture> (the compilations, cached build actions), <name>_<architecture>_stages (of those,
+    the zip files with every stage) and <name>_<architecture>_test, which reads the results, prints the report and fails with
+    a diagnosis. They need no NPU, no CANN and no driver.
 
     Args:
       name: begins the names of all targets.
@@ -143,6 +145,13 @@ def npu_compile_test(
             lower = ":%s_lower" % name,
             shards = shards,
             spec_module = spec_module,
+            tags = tags,
+        )
+        native.filegroup(
+            name = compiled + "_stages",
+            testonly = testonly,
+            srcs = [":" + compiled],
+            output_group = "stages",
             tags = tags,
         )
         arguments = ["--results=%s/%s" % (native.package_name(), compiled)]

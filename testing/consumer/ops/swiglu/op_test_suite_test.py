@@ -1,4 +1,4 @@
-"""op_test_suite was told that swiglu supports the device cpu-reference only."""
+"""op_test_suite was told that swiglu supports cpu-reference and npu-arch32-sim only."""
 
 import json
 import os
@@ -24,6 +24,7 @@ class DeclaredTargetsTest(absltest.TestCase):
             for device in ("cpu_reference", "npu_arch32", "npu_arch35", "cuda")
             for kind in ("accuracy", "memory", "performance")
         } - {"swiglu_performance_cpu_reference_test"}
+        expected |= {f"swiglu_accuracy_npu_{arch}_sim_test" for arch in ("arch32", "arch35")}
         expected |= {f"swiglu_compile_{arch}_test" for arch in ("arch32", "arch35")}
         self.assertEqual(tests, expected)
 
@@ -37,9 +38,15 @@ class DeclaredTargetsTest(absltest.TestCase):
         for device in ("npu-arch32", "npu-arch35", "cuda"):
             tags = self.targets[f"swiglu_memory_{device.replace('-', '_')}_test"][1:]
             self.assertEqual(set(tags), {device, "memory", "manual"} | _HARDWARE)
-        for arch in ("arch32", "arch35"):
-            tags = self.targets[f"swiglu_compile_{arch}_test"][1:]
-            self.assertEqual(set(tags), {"npu-compile", f"npu-compile-{arch}", "manual"})
+        tags = self.targets["swiglu_compile_arch35_test"][1:]
+        self.assertEqual(set(tags), {"npu-compile", "npu-compile-arch35", "manual"})
+
+    def test_a_simulated_device_is_supported_with_what_it_executes(self):
+        tags = self.targets["swiglu_accuracy_npu_arch32_sim_test"][1:]
+        self.assertEqual(set(tags), {"npu-arch32-sim", "accuracy"})
+        tags = self.targets["swiglu_compile_arch32_test"][1:]
+        self.assertEqual(set(tags), {"npu-compile", "npu-compile-arch32"})
+        self.assertEqual(self.targets["swiglu_compile_arch32_stages"][0], "filegroup")
 
     def test_there_are_a_golden_and_a_suite(self):
         self.assertEqual(self.targets["swiglu_golden"][0], "op_golden")
