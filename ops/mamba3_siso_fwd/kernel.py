@@ -200,8 +200,11 @@ def mamba3_siso_fwd(
             in_seq = rows < left
 
             # Gates, [T] fp32. Beyond the end all are 0: such a token neither decays nor adds. The
-            # first token's adt has nothing to scale; read as 0, it cannot make inf * 0 of it.
-            adt = tl.load(adt_base + start64 + rows, mask=in_seq & (rows > -start), other=0.0)
+            # first token's adt has nothing to scale; as 0 it cannot make inf * 0 of it. That is not
+            # in the load's mask: Ascend's compiler (1.2.0) loads whole tiles, past the tensor's
+            # end, unless a mask is a plain range.
+            adt = tl.load(adt_base + start64 + rows, mask=in_seq, other=0.0)
+            adt = tl.where(rows > -start, adt, 0.0)
             dt = tl.load(dt_base + start64 + rows, mask=in_seq, other=0.0)
             trap = tl.load(trap_base + start64 + rows, mask=in_seq, other=0.0)
             # nu looks one token ahead, across the tile's edge, and is 0 at the last token.

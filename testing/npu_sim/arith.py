@@ -69,24 +69,21 @@ def _signed_like(value: Any, like: Any) -> Any:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """Quotient rounded to zero."""
-    if isinstance(a, np.ndarray):
-        quotient = np.abs(a) // np.abs(b)
-        return np.where((a < 0) == (b < 0), quotient, -quotient).astype(a.dtype)
-    quotient = abs(a) // abs(b)
-    return quotient if (a < 0) == (b < 0) else -quotient
+    """Quotient rounded to zero. Without absolute values, which the least integer has none of."""
+    rounded_down = (a % b != 0) & ((a < 0) != (b < 0))
+    return a // b + rounded_down
 
 
 def _remainder(a: Any, b: Any) -> Any:
     return a - b * _divide(a, b)
 
 
-def _smaller(a: Any, b: Any) -> Any:
-    return np.minimum(a, b) if isinstance(a, np.ndarray) else min(a, b)
+def smaller(a: Any, b: Any) -> Any:
+    return np.minimum(a, b) if np.ndim(a) or np.ndim(b) else min(a, b)
 
 
-def _larger(a: Any, b: Any) -> Any:
-    return np.maximum(a, b) if isinstance(a, np.ndarray) else max(a, b)
+def larger(a: Any, b: Any) -> Any:
+    return np.maximum(a, b) if np.ndim(a) or np.ndim(b) else max(a, b)
 
 
 _INTEGER: Mapping[str, Function] = {
@@ -102,15 +99,15 @@ _INTEGER: Mapping[str, Function] = {
     "xori": operator.xor,
     "shli": operator.lshift,
     "shrsi": operator.rshift,
-    "minsi": _smaller,
-    "maxsi": _larger,
+    "minsi": smaller,
+    "maxsi": larger,
 }
 _UNSIGNED: Mapping[str, Function] = {
     "divui": operator.floordiv,
     "remui": operator.mod,
     "shrui": operator.rshift,
-    "minui": _smaller,
-    "maxui": _larger,
+    "minui": smaller,
+    "maxui": larger,
 }
 # minimumf and maximumf give NaN if either operand is one; minnumf and maxnumf the other operand.
 _FLOAT: Mapping[str, Function] = {
@@ -172,6 +169,8 @@ def _function(operation: ir.Operation, name: str) -> Function | None:
         return _rounded(_FLOAT[name], source)
     if name == "fma":
         return _rounded(lambda a, b, c: a * b + c, source, exact=True)
+    if name in ("mulsi_extended", "mului_extended"):
+        return _extended(name, source)
     if name == "absi":
         return _wrapped(abs, bits(source))
     if name == "cmpi":
@@ -210,6 +209,24 @@ def _rounded(compute: Function, kind: ir.Type, exact: bool = False) -> Function:
     return run
 
 
+def _extended(name: str, kind: ir.Type) -> Function:
+    """A product in two halves, low and high."""
+    width = bits(kind)
+
+    def run(a: Any, b: Any) -> tuple[Any, Any]:
+        if name == "mului_extended":
+            a, b = _unsigned(a, width), _unsigned(b, width)
+        if not (np.ndim(a) or np.ndim(b)):
+            return wrap(a * b, width), wrap(a * b >> width, width)
+        if width > 32:
+            raise findings.UnsupportedOperationError(f"arith.{name}", f"{kind}")
+        wide = np.asarray(a).astype(np.int64) * np.asarray(b).astype(np.int64)
+        narrow = _dtype(kind)
+        return wide.astype(narrow), (wide >> width).astype(narrow)
+
+    return run
+
+
 def _compare_integers(operation: ir.Operation, width: int) -> Function:
     predicate = _PREDICATES_I[operation.attributes["predicate"]]
     compute = _COMPARE[predicate[-2:]]
@@ -234,9 +251,11 @@ def _compare_floats(operation: ir.Operation) -> Function:
 
 
 def _select(condition: Any, a: Any, b: Any) -> Any:
-    if isinstance(condition, np.ndarray) and condition.ndim:
-        return np.where(condition, a, b)
-    return a if condition else b
+    if not np.ndim(condition):
+        return a if condition else b
+    # One condition for each iteration, and vectors to choose from: see vectors.py.
+    missing = max(np.ndim(a), np.ndim(b)) - condition.ndim
+    return np.where(condition.reshape(*condition.shape, *(1,) * max(0, missing)), a, b)
 
 
 def _round_mode(operation: ir.Operation) -> Function:
@@ -301,13 +320,18 @@ def _conversion(operation: ir.Operation, name: str) -> Function | None:
 
 
 def constant(operation: ir.Operation) -> Any:
-    """The value of an arith.constant: int, NumPy scalar, or array for a splat vector."""
+    """The value of an arith.constant: int, NumPy scalar, or array for a vector."""
     value, kind = operation.attributes["value"], operation.result_types[0]
     if isinstance(kind, ir.Vector):
-        match = re.fullmatch(r"dense<([^<>\[\]]*)> : .*", str(value))
-        if not match:
+        match = re.fullmatch(r"dense<(.*)> : .*", str(value))
+        if not match or '"' in match[1]:  # a large one may be written as a string of its bytes
             raise findings.UnsupportedOperationError(operation.name, f"value {value}")
-        return np.full(kind.shape, _literal(match[1], kind.element))
+        elements = re.findall(r"[^\[\], ]+", match[1])
+        values = np.array([_literal(element, kind.element) for element in elements])
+        values = values.astype(_dtype(kind))
+        # With an axis for iterations in front: see vectors.py.
+        shape = (1, *kind.shape)
+        return np.full(shape, values[0]) if len(values) == 1 else values.reshape(shape)
     return _literal(value, str(kind))
 
 

@@ -33,6 +33,8 @@ class IntegerTest(parameterized.TestCase):
         ("muli", -3, 7, -21),
         ("divsi", -7, 2, -3),
         ("divsi", 7, -2, -3),
+        ("divsi", -(2**31), 3, -715827882),
+        ("remsi", -(2**31), 3, -2),
         ("remsi", -7, 2, -1),
         ("remsi", 7, -2, 1),
         ("floordivsi", -7, 2, -4),
@@ -164,7 +166,13 @@ class FloatTest(parameterized.TestCase):
         made = operation(
             "arith.constant", "", "vector<4xf32>", "value = dense<2.500000e+00> : vector<4xf32>"
         )
-        self.assertEqual(arith.constant(made).tolist(), [2.5] * 4)
+        self.assertEqual(arith.constant(made).tolist(), [[2.5] * 4])
+
+    def test_a_constant_vector_of_different_elements(self):
+        made = operation(
+            "arith.constant", "", "vector<2x2xi32>", "value = dense<[[1, 2], [-3, 4]]> : vector<2x2xi32>"
+        )
+        self.assertEqual(arith.constant(made).tolist(), [[[1, 2], [-3, 4]]])
 
 
 class AffineTest(parameterized.TestCase):

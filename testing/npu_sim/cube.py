@@ -32,12 +32,23 @@ _ACCUMULATOR = {"f16": "f32", "bf16": "f32", "f32": "f32", "i8": "i32"}
 _NONE = -1  # a synchronisation argument that is not used
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class L0:
-    """A core's L0A and L0B."""
+    """A core's L0A and L0B.
+
+    arch35: its library takes the halves in turn over all products of a kernel, whose module sets
+    the flags of both halves before the first product and waits for them after the last (source:
+    lib/Template/lib/RegBase/Cube/LocalMmad.cpp). half: the one that was filled last.
+    """
 
     a: memory.Memory
     b: memory.Memory
+    arch35: bool = False
+    half: int = 1
+
+    def next_half(self) -> int:
+        self.half = 1 - self.half
+        return self.half
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,14 +188,16 @@ class _Product:
     def steps(self) -> Iterator[Step]:
         wait_a, wait_b, free_a, free_b, loop, back0, back1 = self._events
         back = (back0, back1)
-        for event, given in enumerate(back):
-            if given == _NONE:
-                yield Set("M", "MTE1", event)
+        own = [event for event, given in enumerate(back) if given == _NONE and not self._l0.arch35]
+        for event in own:
+            yield Set("M", "MTE1", event)
         parts = -(-self._k // self._part)
         for index in range(parts):
             first, last = index == 0, index == parts - 1
             half = 0
-            if self._halves == 2:
+            if self._halves == 2 and self._l0.arch35:
+                half = self._l0.next_half()
+            elif self._halves == 2:
                 half = (index if loop == _NONE else loop * parts + index) % 2
             event = half if back[half] == _NONE else back[half]
             count = min(self._part, self._k - index * self._part)
@@ -203,15 +216,15 @@ class _Product:
                 yield Set("MTE1", "MTE2", free_b)
             if self._bias is not None:
                 yield self._load_bias()
-            yield Set("MTE1", "M", event)
-            yield Wait("MTE1", "M", event)
+            loaded = 0 if self._l0.arch35 else event
+            yield Set("MTE1", "M", loaded)
+            yield Wait("MTE1", "M", loaded)
             yield self._multiply(a.writes[0], b.writes[0], count, bool(self._init) and first)
             if self._rows // FRACTAL * self._n // FRACTAL < _FRACTALS_WITHOUT_BARRIER:
                 yield Barrier("M")
             yield Set("M", "MTE1", event)
-        for event, given in enumerate(back):
-            if given == _NONE:
-                yield Wait("M", "MTE1", event)
+        for event in own:
+            yield Wait("M", "MTE1", event)
 
     # Operands in L1 are [columns/c0, rows/16, 16, c0]; transposed ones hold their transpose that
     # way. In L0A parts are kept as [m/16, k/c0, 16, c0], in L0B as [n/16, k/c0, 16, c0] with n

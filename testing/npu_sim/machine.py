@@ -164,7 +164,7 @@ class _VectorCall(_Task):
         assert self.work.callee is not None
         unit.run(self.work.callee, self.operands)
         access = races.Access(self.work.name, self.work.places, unit.reads(), unit.writes())
-        cost = core.group.model.vector_function(unit.operations)
+        cost = core.group.model.vector_function(unit.transfers)
         operation = _Operation(self.work, lambda: None, access, cost)
         return operation.perform(core, pipe, start)
 
@@ -462,7 +462,7 @@ class Core(program.Unit):
             space: memory.Memory.on_chip(space, self.name, size, group.settings.fill)
             for space, size in sizes.items()
         }
-        self._l0 = cube.L0(self._memories["ca"], self._memories["cb"]) if kind == "AIC" else None
+        self._l0 = cube.L0(self._memories["ca"], self._memories["cb"], group.arch35) if kind == "AIC" else None
 
     # The scalar unit.
 
@@ -522,7 +522,7 @@ class Core(program.Unit):
         inputs = [operands[index] for index in layout.inputs]
         outputs = [operands[index] for index in layout.outputs]
         temporaries = [operands[index] for index in layout.temporaries]
-        semantics = operations.TABLE[work.name]
+        semantics = operations.semantics(work.name, self.group.arch35)
         pipe = operations.pipe_of(work.name, outputs)
         access = races.Access(
             work.name,
@@ -672,6 +672,7 @@ class Group:
         self.settings = settings
         self.model = model
         self.mixed = len(runnable.entries) > 1
+        self.arch35 = runnable.arch35
         kinds = [("AIC", 0), ("AIV", 0), ("AIV", 1)]
         if not self.mixed:
             kinds = [(next(iter(runnable.entries)), 0)]
@@ -680,7 +681,10 @@ class Group:
             for kind, sub_block in kinds
             for pipe in races.PIPES
         ]
-        self.checker = races.Checker(names, block, ledger) if settings.check_races else None
+        in_order = races.IN_ORDER_ARCH35 if runnable.arch35 else races.IN_ORDER
+        self.checker = (
+            races.Checker(names, block, ledger, in_order) if settings.check_races else None
+        )
         self.moved: collections.Counter[str] = collections.Counter()
         self.operations = 0
         # Vector operations of the same shapes cost the same: computing that is a tenth of a run.

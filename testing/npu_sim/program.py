@@ -7,10 +7,13 @@ lists of closures; a launch runs them for every block and core.
 
 import abc
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from testing.npu_compile import ir
 from testing.npu_sim import arith, findings, memory, operations, vectors
@@ -38,6 +41,11 @@ class Unit(abc.ABC):
     @abc.abstractmethod
     def tick(self, operations: int) -> None:
         """The scalar unit spent this many operations."""
+
+    def at_once(self, loop: "Loop", counts: range, environment: Environment) -> bool:
+        """Executes all iterations of a loop at once; False if it cannot, and nothing is done."""
+        del loop, counts, environment
+        return False
 
     @abc.abstractmethod
     def on_chip(self, space: str) -> memory.Memory: ...
@@ -90,6 +98,33 @@ class Work:
     callee: "Function | None" = None
 
 
+@dataclasses.dataclass(eq=False)
+class Loop:
+    """The body of an scf.for that carries no values. in_order: known to need its order."""
+
+    counter: str
+    body: "Body"
+    in_order: bool = False
+
+    def run(self, unit: Unit, environment: Environment) -> Steps:
+        """One iteration, or all of them where the counter is an array."""
+        yield from _execute(self.body, unit, environment)
+
+
+class DivergenceError(Exception):
+    """Iterations that are executed at once do not do the same."""
+
+
+def exhaust(steps: Steps) -> None:
+    """Runs steps whose requests are met at once, by themselves."""
+    value = None
+    try:
+        while True:
+            value = steps.send(value)
+    except StopIteration:
+        return
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Function:
     """One function of the module: its arguments' names and types, and its body."""
@@ -113,7 +148,8 @@ class Program:
 
     entries: 'AIC' (cube core), 'AIV' (vector core) -> function; a mixed kernel has both.
     workspace_bytes: global memory per block through which its cores exchange data. target: entries
-    of the compiler's own description of the chip, such as UB_SIZE in bits.
+    of the compiler's own description of the chip, such as UB_SIZE in bits. arch35: vector work is in
+    vector functions, and the library is that of arch35.
 
     Raises:
         ir.ParseError: not a module.
@@ -124,6 +160,7 @@ class Program:
         self.module = module
         self.workspace_bytes = 0
         self.entries: dict[str, Function] = {}
+        self.arch35 = _is_arch35(module)
         self.target = _target(module)
         self._constants: Environment = {}
         self._functions: dict[str, Function] = {}
@@ -167,6 +204,14 @@ def _target(module: ir.Module) -> dict[str, int]:
     text = str(module.operation.attributes.get("dlti.target_system_spec", ""))
     entries = re.findall(r'dl_entry<"(\w+)", (\d+) : i32>', text)
     return {name: int(value) for name, value in entries}
+
+
+def _is_arch35(module: ir.Module) -> bool:
+    # A kernel without vector work has no vector function: then the chip's name says it.
+    text = str(module.operation.attributes.get("dlti.target_system_spec", ""))
+    return '"ARCH", "dav-c310"' in text or any(
+        map(_is_vector_function, module.functions().values())
+    )
 
 
 def _core_type(function: ir.Operation) -> str:
@@ -275,10 +320,17 @@ class _Compiler:
         body = self.body(block, carried)
         enter = _assign(carried, initial)
         leave = _assign(operation.results, carried)
+        loop = Loop(counter, body)
 
         def run(unit: Unit, environment: Environment) -> Steps:
+            bounds = environment[low], environment[high], environment[step]
+            if any(map(np.ndim, bounds)):
+                raise DivergenceError
             enter(environment)
-            for value in range(environment[low], environment[high], environment[step]):
+            counts = range(*bounds)
+            if not carried and unit.at_once(loop, counts, environment):
+                return
+            for value in counts:
                 environment[counter] = value
                 unit.tick(2)  # compare and branch
                 yield from _execute(body, unit, environment)
@@ -295,6 +347,8 @@ class _Compiler:
 
         def run(unit: Unit, environment: Environment) -> Steps:
             unit.tick(1)
+            if np.ndim(environment[condition]):
+                raise DivergenceError
             if environment[condition]:
                 yield from _execute(bodies[0], unit, environment)
             elif len(bodies) > 1:
@@ -317,6 +371,8 @@ class _Compiler:
             while True:
                 yield from _execute(head, unit, environment)
                 unit.tick(2)
+                if np.ndim(environment[condition]):
+                    raise DivergenceError
                 if not environment[condition]:
                     break
                 go_on(environment)
@@ -344,9 +400,9 @@ class _Compiler:
         if operation.name == "affine.apply":
             return lambda *operands: evaluate(*operands)[0]
         if operation.name == "affine.min":
-            return lambda *operands: min(evaluate(*operands))
+            return lambda *operands: functools.reduce(arith.smaller, evaluate(*operands))
         if operation.name == "affine.max":
-            return lambda *operands: max(evaluate(*operands))
+            return lambda *operands: functools.reduce(arith.larger, evaluate(*operands))
         raise findings.UnsupportedOperationError(operation.name, "no such entry in program.py")
 
     def _access(self, operation: ir.Operation) -> Callable[[Unit, Environment], Steps]:
@@ -556,7 +612,10 @@ def _memref(operation: ir.Operation) -> Callable[..., Any]:
         rank = len(kind.shape)
 
         def subview(view: memory.View, *dynamic: int) -> memory.View:
-            result = view.subview(*parts(dynamic))
+            offset, size, stride = parts(dynamic)
+            if any(map(np.ndim, (*size, *stride))):
+                raise DivergenceError
+            result = view.subview(offset, size, stride)
             return result if rank == len(sizes) else _drop(result, kind)
 
         return subview

@@ -1,6 +1,8 @@
 """The vector dialect on run-time values: what the bodies of arch35's vector functions are made of.
 
-A vector is a NumPy array of its type's shape. Transfers go through a `Lanes` unit, which notes the
+A vector of a type of shape s is an array [n, *s]: n is the number of loop iterations that are
+executed at once (see `vector_function`), or 1 for what is the same in all of them. A scalar that
+differs between iterations is an array [n]. Transfers go through a `Lanes` unit, which notes the
 bytes that they touch.
 
 Source: MLIR's documentation of the dialect; `withoutInitMergeOp` from the tests of AscendNPU-IR.
@@ -19,13 +21,21 @@ Environment = dict[str, Any]
 
 
 class Lanes(Protocol):
-    """What a transfer asks of the unit that executes it."""
+    """What a transfer asks of the unit that executes it.
 
-    def gather(self, view: memory.View, lanes: np.ndarray) -> np.ndarray:
-        """The elements at these offsets (in elements, any shape) from the view's first one."""
+    lanes: offsets from the view's first element, in elements, [n, ...]; active: which of them
+    count, None for all.
+    """
 
-    def scatter(self, view: memory.View, lanes: np.ndarray, values: np.ndarray) -> None:
-        """Stores values at these offsets."""
+    def gather(
+        self, view: memory.View, lanes: np.ndarray, active: np.ndarray | None, padding: Any
+    ) -> np.ndarray:
+        """The elements there, and the padding where a lane is not active."""
+
+    def scatter(
+        self, view: memory.View, lanes: np.ndarray, active: np.ndarray | None, values: np.ndarray
+    ) -> None:
+        """Stores the values of the active lanes."""
 
 
 Step = Callable[[Any, Environment], None]
@@ -112,37 +122,57 @@ class _Transfer:
         self._in_bounds = tuple(operation.attributes.get("in_bounds", ())) or (False,) * len(shape)
         # A mask has the axes that are not repeated, in the memref's order.
         kept = [axis for axis, walked in enumerate(self._axes) if walked is not None]
-        self._mask_axes = sorted(kept, key=lambda axis: self._axes[axis] or 0)
+        mask_axes = sorted(kept, key=lambda axis: self._axes[axis] or 0)
+        self._mask_order = (0, *(1 + position for position in np.argsort(np.argsort(mask_axes))))
+        self._mask_shape = [1] * len(shape)
+        for axis in kept:
+            self._mask_shape[axis] = self._shape[axis]
+        self._offsets: dict[tuple[int, ...], np.ndarray] = {}
 
     def lanes(
-        self, view: memory.View, indices: Sequence[int], mask: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(offset of each lane in elements, whether it is active), in the vector's shape."""
-        offset = np.array(
-            sum(index * stride for index, stride in zip(indices, view.strides, strict=True))
-        )
-        active = np.ones((), bool)
+        self, view: memory.View, indices: Sequence[Any], mask: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """(offset of each lane in elements [n, *shape], which are active: None for all)."""
+        start: Any = 0
+        for index, stride in zip(indices, view.strides, strict=True):
+            start = start + index * stride
+        lanes = self._spread(start) + self._steps(view.strides)
+        active = None
         for axis, walked in enumerate(self._axes):
-            along = [1] * len(self._shape)
-            if walked is None:
+            if walked is None or self._in_bounds[axis]:
                 continue
-            along[axis] = self._shape[axis]
-            positions = np.arange(self._shape[axis]).reshape(along)
-            offset = offset + positions * view.strides[walked]
-            if not self._in_bounds[axis]:
-                active = active & (positions + indices[walked] < view.sizes[walked])
+            left = view.sizes[walked] - self._spread(indices[walked])
+            inside = self._along(axis) < left
+            active = inside if active is None else active & inside
         if mask is not None:
-            spread = [1] * len(self._shape)
-            for axis in self._mask_axes:
-                spread[axis] = self._shape[axis]
-            order = np.argsort(np.argsort(self._mask_axes))
-            active = active & np.transpose(mask, order).reshape(spread)
-        return np.broadcast_to(offset, self._shape), np.broadcast_to(active, self._shape)
+            own = np.transpose(mask, self._mask_order).reshape(len(mask), *self._mask_shape)
+            active = own if active is None else active & own
+        if active is None or active.all():
+            return lanes, None
+        return lanes, active
+
+    def _spread(self, value: Any) -> np.ndarray:
+        """A number, or one for each iteration, as an array with the vector's axes."""
+        return np.reshape(value, (-1, *(1,) * len(self._shape)))
+
+    def _along(self, axis: int) -> np.ndarray:
+        shape = [1] * (1 + len(self._shape))
+        shape[1 + axis] = self._shape[axis]
+        return np.arange(self._shape[axis]).reshape(shape)
+
+    def _steps(self, strides: tuple[int, ...]) -> np.ndarray:
+        """The lanes' offsets from the first one, [1, *shape]."""
+        if strides not in self._offsets:
+            offsets = np.zeros((1, *self._shape), np.int64)
+            for axis, walked in enumerate(self._axes):
+                if walked is not None:
+                    offsets = offsets + self._along(axis) * strides[walked]
+            self._offsets[strides] = offsets
+        return self._offsets[strides]
 
 
 def _read(operation: ir.Operation, aliases: Mapping[str, str]) -> Step:
-    shape = _shape(operation.result_types[0])
-    transfer = _Transfer(operation, aliases, shape)
+    transfer = _Transfer(operation, aliases, _shape(operation.result_types[0]))
     _, count, _, masked = operation.attributes["operandSegmentSizes"]
     source, *rest = operation.operands
     indices, padding = rest[:count], rest[count]
@@ -156,13 +186,7 @@ def _read(operation: ir.Operation, aliases: Mapping[str, str]) -> Step:
             [environment[index] for index in indices],
             None if mask is None else environment[mask],
         )
-        if active.all():
-            environment[result] = unit.gather(view, lanes)
-            return
-        dtype = bool if view.element == memory.BIT else memory.DTYPES[view.element]
-        values = np.full(shape, environment[padding], dtype)
-        values[active] = unit.gather(view, lanes[active])
-        environment[result] = values
+        environment[result] = unit.gather(view, lanes, active, environment[padding])
 
     return run
 
@@ -181,11 +205,7 @@ def _write(operation: ir.Operation, aliases: Mapping[str, str]) -> Step:
             [environment[index] for index in indices],
             None if mask is None else environment[mask],
         )
-        values = environment[source]
-        if active.all():
-            unit.scatter(view, lanes, values)
-        elif active.any():
-            unit.scatter(view, lanes[active], values[active])
+        unit.scatter(view, lanes, active, environment[source])
 
     return run
 
@@ -198,16 +218,14 @@ def _gather(operation: ir.Operation) -> Step:
         view = environment[base]
         if len(indices) != len(view.sizes):
             raise findings.UnsupportedOperationError(operation.name, f"{len(indices)} indices")
-        start = sum(
-            environment[index] * stride
-            for index, stride in zip(indices, view.strides, strict=True)
+        start: Any = 0
+        for index, stride in zip(indices, view.strides, strict=True):
+            start = start + environment[index] * stride
+        lanes = np.reshape(start, (-1, 1)) + environment[index_vector].astype(np.int64) * (
+            view.strides[-1]
         )
         active = environment[mask]
-        lanes = start + environment[index_vector].astype(np.int64) * view.strides[-1]
-        values = environment[pass_through].copy()
-        if active.any():
-            values[active] = unit.gather(view, lanes[active])
-        environment[result] = values
+        environment[result] = unit.gather(view, lanes, active, environment[pass_through])
 
     return run
 
@@ -222,26 +240,40 @@ def _regroup(operation: ir.Operation) -> Callable[..., Any]:
     scalar = [not isinstance(kind, ir.Vector) for kind in operation.result_types]
 
     def regroup(*operands: Any) -> Any:
-        flat = np.concatenate([np.asarray(operand).reshape(-1) for operand in operands])
+        flat = [np.reshape(value, _flat(value, kind)) for value, kind in zip(
+            operands, operation.operand_types, strict=True
+        )]
+        count = max(len(part) for part in flat)
+        joined = np.concatenate(
+            [np.broadcast_to(part, (count, part.shape[1])) for part in flat], axis=1
+        )
         parts, start = [], 0
         for shape, is_scalar in zip(shapes, scalar, strict=True):
-            count = int(np.prod(shape, dtype=int))
-            part = flat[start : start + count].reshape(shape)
-            parts.append(_plain(part[()]) if is_scalar else part)
-            start += count
-        if start != flat.size:
+            size = int(np.prod(shape, dtype=int))
+            part = joined[:, start : start + size]
+            parts.append(plain(part[:, 0]) if is_scalar else part.reshape(count, *shape))
+            start += size
+        if start != joined.shape[1]:
             raise findings.UnsupportedOperationError(
-                operation.name, f"{flat.size} elements into {start}"
+                operation.name, f"{joined.shape[1]} elements into {start}"
             )
         return parts[0] if len(parts) == 1 else parts
 
     return regroup
 
 
-def _plain(value: Any) -> Any:
-    """Integers outside of vectors are Python's."""
-    kind = np.asarray(value).dtype.kind
-    return int(value) if kind in "iub" else value
+def _flat(value: Any, kind: ir.Type) -> tuple[int, int]:
+    """[n, elements] of a vector or a scalar."""
+    elements = int(np.prod(_shape(kind), dtype=int))
+    return np.size(value) // elements, elements
+
+
+def plain(values: np.ndarray) -> Any:
+    """Scalars [n] as the program keeps them: a plain one where there is one only."""
+    if len(values) > 1:
+        return values
+    value = values[0]
+    return int(value) if value.dtype.kind in "iub" else value
 
 
 def _constant_mask(operation: ir.Operation) -> Callable[..., Any]:
@@ -255,9 +287,13 @@ def _create_mask(operation: ir.Operation) -> Callable[..., Any]:
     return lambda *extents: _mask(shape, extents)
 
 
-def _mask(shape: Sequence[int], extents: Sequence[int]) -> np.ndarray:
-    mask = np.zeros(shape, bool)
-    mask[tuple(slice(max(0, extent)) for extent in extents)] = True
+def _mask(shape: Sequence[int], extents: Sequence[Any]) -> np.ndarray:
+    mask = np.ones((1, *shape), bool)
+    for axis, extent in enumerate(extents):
+        along = [1] * (1 + len(shape))
+        along[1 + axis] = shape[axis]
+        limit = np.reshape(extent, (-1, *(1,) * len(shape)))
+        mask = mask & (np.arange(shape[axis]).reshape(along) < limit)
     return mask
 
 
@@ -265,7 +301,16 @@ def _broadcast(operation: ir.Operation) -> Callable[..., Any]:
     kind = operation.result_types[0]
     assert isinstance(kind, ir.Vector)
     dtype = np.dtype(bool) if kind.element == memory.BIT else _element(kind.element)
-    return lambda value: np.broadcast_to(np.asarray(value).astype(dtype), kind.shape)
+    rank = len(_shape(operation.operand_types[0]))
+
+    def run(value: Any) -> np.ndarray:
+        array = np.asarray(value).astype(dtype)
+        array = array.reshape(-1, *array.shape[array.ndim - rank :] if rank else ())
+        spread = (1,) * (len(kind.shape) - rank)
+        array = array.reshape(len(array), *spread, *array.shape[1:])
+        return np.broadcast_to(array, (len(array), *kind.shape))
+
+    return run
 
 
 def _element(name: str) -> np.dtype:
@@ -274,7 +319,7 @@ def _element(name: str) -> np.dtype:
 
 def _shape_cast(operation: ir.Operation) -> Callable[..., Any]:
     shape = _shape(operation.result_types[0])
-    return lambda value: value.reshape(shape)
+    return lambda value: value.reshape(len(value), *shape)
 
 
 def _reduction(operation: ir.Operation) -> Callable[..., Any]:
@@ -284,14 +329,16 @@ def _reduction(operation: ir.Operation) -> Callable[..., Any]:
         raise findings.UnsupportedOperationError(operation.name, f"kind {kind}")
     reduce, unsigned = _REDUCTIONS[kind], kind.endswith("ui")
     merged = "withoutInitMergeOp" not in operation.attributes
-    axes = tuple(operation.attributes.get("reduction_dims", ())) or None
+    rank = len(_shape(operation.operand_types[0]))
+    axes = tuple(1 + axis for axis in operation.attributes.get("reduction_dims", range(rank)))
+    vector = isinstance(operation.result_types[0], ir.Vector)
 
     def run(value: np.ndarray, *initial: Any) -> Any:
         values = value.view(f"u{value.dtype.itemsize}") if unsigned else value
         result = reduce.reduce(values, axis=axes).astype(values.dtype).view(value.dtype)
         if initial and merged:
             result = reduce(result, np.asarray(initial[0]).astype(value.dtype))
-        return result if isinstance(operation.result_types[0], ir.Vector) else _plain(result[()])
+        return result if vector else plain(result)
 
     return run
 
@@ -303,28 +350,32 @@ def _deinterleave(operation: ir.Operation) -> Callable[..., Any]:
 
 def _interleave(operation: ir.Operation) -> Callable[..., Any]:
     shape = _shape(operation.result_types[0])
-    return lambda a, b: np.stack([a, b], axis=-1).reshape(shape)
+    return lambda a, b: np.stack(np.broadcast_arrays(a, b), axis=-1).reshape(-1, *shape)
 
 
-def _position(operation: ir.Operation, dynamic: Sequence[int]) -> tuple[int, ...]:
+def _position(operation: ir.Operation, dynamic: Sequence[Any]) -> tuple[Any, ...]:
     given = iter(dynamic)
     static = operation.attributes.get("static_position", ())
-    return tuple(next(given) if number < 0 else number for number in static)
+    position = tuple(next(given) if number < 0 else number for number in static)
+    if any(np.ndim(number) for number in position):
+        raise findings.UnsupportedOperationError(operation.name, "a position for each iteration")
+    return (slice(None), *position)
 
 
 def _extract(operation: ir.Operation) -> Callable[..., Any]:
     vector = isinstance(operation.result_types[0], ir.Vector)
 
-    def run(value: np.ndarray, *dynamic: int) -> Any:
+    def run(value: np.ndarray, *dynamic: Any) -> Any:
         found = value[_position(operation, dynamic)]
-        return found if vector else _plain(found)
+        return found if vector else plain(found)
 
     return run
 
 
 def _insert(operation: ir.Operation) -> Callable[..., Any]:
-    def run(part: Any, value: np.ndarray, *dynamic: int) -> Any:
-        result = value.copy()
+    def run(part: Any, value: np.ndarray, *dynamic: Any) -> Any:
+        count = max(len(value), len(part) if np.ndim(part) else 1)
+        result = np.repeat(value, count // len(value), axis=0)
         result[_position(operation, dynamic)] = part
         return result
 
@@ -339,11 +390,11 @@ def _strided_slice(operation: ir.Operation) -> Callable[..., Any]:
             attributes["offsets"], attributes["sizes"], attributes["strides"], strict=True
         )
     )
-    return lambda value: value[index]
+    return lambda value: value[(slice(None), *index)]
 
 
 def _transpose(operation: ir.Operation) -> Callable[..., Any]:
-    permutation = operation.attributes["permutation"]
+    permutation = (0, *(1 + axis for axis in operation.attributes["permutation"]))
     return lambda value: np.transpose(value, permutation)
 
 
@@ -368,5 +419,5 @@ _PURE: Mapping[str, Callable[[ir.Operation], Callable[..., Any]]] = {
     "extract_strided_slice": _strided_slice,
     "transpose": _transpose,
     "bitcast": _bitcast,
-    "step": lambda operation: lambda: np.arange(_shape(operation.result_types[0])[0]),
+    "step": lambda operation: lambda: np.arange(_shape(operation.result_types[0])[0])[None],
 }
