@@ -5,9 +5,9 @@ import subprocess
 import sys
 from unittest import mock
 
-from absl.testing import parameterized
+from absl.testing import flagsaver, parameterized
 
-from testing import check, main, selection
+from testing import check, devices, main, selection
 
 
 class CheckTest(parameterized.TestCase):
@@ -75,6 +75,31 @@ class CheckTest(parameterized.TestCase):
             self.assertRegex(text, r"Ascend910B1, Ascend910_9362.*\n?.*ok")
             self.assertIn("Ascend950PR_9589", text)
             self.assertNotIn("k128_chunk32", text)  # another case's kernel
+
+    def test_a_simulated_device(self):
+        out = os.path.join(self.create_tempdir().full_path, "report.html")
+        flags = ("--op=mamba3_siso_fwd", "--device=npu-arch32-sim", "--case=v16", f"--out={out}")
+        done = self._run(*flags)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("1 of 1 cases pass on npu-arch32-sim", done.stdout)
+        with open(out, encoding="utf-8") as file:
+            page = file.read()
+        for text in (done.stdout, page):
+            self.assertRegex(text, "Simulated launches of one call .estimate, no measurement")
+            self.assertIn("kcycles (estimate)", text)
+
+    def test_cases_that_are_too_large_are_left_out_unless_asked_for(self):
+        device = devices.get("npu-arch32-sim")
+        self.enter_context(mock.patch.object(devices.Simulator, "MAX_FLOPS", 2e7))
+        work, left_out = check._work(["mamba3_siso_fwd"], device)
+        names = [case.name for _, case in work]
+        self.assertIn("s65", names)
+        self.assertNotIn("example", names)
+        self.assertIn("floating-point operations", left_out["mamba3_siso_fwd example"])
+        with flagsaver.flagsaver(case=["example"]):
+            work, left_out = check._work(["mamba3_siso_fwd"], device)
+        self.assertEqual([case.name for _, case in work], ["example"])
+        self.assertEmpty(left_out)
 
 
 if __name__ == "__main__":

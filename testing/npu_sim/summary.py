@@ -40,11 +40,16 @@ class Summary:
 
     @property
     def limiting(self) -> str:
-        """The pipe that works most, with its share; empty when nothing does."""
+        """The pipe that works most, with its share; empty when nothing does.
+
+        Below half of the time it does not limit anything: the kernel waits, for transfers to arrive
+        and for other pipes and cores.
+        """
         if not self.shares:
             return ""
         name = max(self.shares, key=lambda pipe: max(self.shares[pipe]))
-        return f"{name} {_percent(self.shares[name])}"
+        busiest = f"{name} {_percent(self.shares[name])}"
+        return busiest if max(self.shares[name]) >= 0.5 else f"waits ({busiest})"
 
 
 def of_launch(item: "executor.Launch") -> Summary:

@@ -29,6 +29,10 @@ class SummaryTest(absltest.TestCase):
     def test_more_programs_than_cores(self):
         self.assertEqual(summary.of_launch(_launch(cores=1)).shares["AIC.M"], (0.2,))
 
+    def test_what_works_less_than_half_of_the_time_does_not_limit(self):
+        found = summary.of_launch(_launch(programs=4))
+        self.assertEqual(found.limiting, "waits (AIV.V 35%)")
+
     def test_a_launch_in_which_nothing_works(self):
         empty = types.SimpleNamespace(makespan_cycles=0.0, busy={}, moved={})
         self.assertEqual(summary.of_launch(_launch(outcome=empty)).limiting, "")

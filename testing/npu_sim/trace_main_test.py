@@ -38,7 +38,7 @@ class TraceTest(parameterized.TestCase):
         self.assertRegex(done.stdout, r"against the first: .*out_ptr: same bits")
         self.assertRegex(done.stdout, r"estimate, no measurement.*calibration\.py")
         self.assertRegex(done.stdout, r"programs +4 +8\n")
-        self.assertRegex(done.stdout, r"limiting pipe +AIV\.\w+ \d+% +AIV")
+        self.assertRegex(done.stdout, r"limiting pipe +waits \(AIV\.\w+ \d+%\) +waits")
         self.assertRegex(done.stdout, r"gm->ub KB +2\.0 +2\.0")
         for path, blocks in ((out, 4), (out.replace(".json", "_1.json"), 8)):
             with open(path, encoding="utf-8") as file:
