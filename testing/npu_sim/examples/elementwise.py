@@ -7,27 +7,14 @@ import ml_dtypes
 import numpy as np
 
 from testing import distributions
-from testing.npu_sim.examples import values
+from testing.npu_sim.examples import blocks, values
 from testing.npu_sim.examples.example import Draw, Example, Tolerance
 from testing.npu_sim.examples.variants import CASTS
 
+_SIZES = blocks.sizes(64)
 _FLOATS = ("fp32", "fp16", "bf16")
 _NO_BF16 = "it does not round bf16 as hardware does"
 _INTEGER_RANGE = {"i8": 127, "u8": 255, "i16": 32767, "i32": 2**31 - 128, "i64": 2**52}
-
-
-def _sizes(block: int) -> tuple[tuple[int], ...]:
-    """Nothing, one, around a block, around several."""
-    return ((0,), (1,), (15,), (block - 1,), (block,), (block + 1,), (3 * block + 17,))
-
-
-def _vector(block: int, draw: Draw, size: int, given: dict[str, Any], *outputs: str):
-    """A launch over one vector: inputs as given, an empty array for each output.
-
-    One program more than needed, whose block is masked away.
-    """
-    blanks = {name: draw.blank(name, size) for name in outputs}
-    return (math.ceil(size / block) + 1,), {**given, **blanks, "size": size}
 
 
 def _normals(draw: Draw, size: int, *names: str) -> dict[str, Any]:
@@ -48,7 +35,7 @@ def _add_launch(draw: Draw, size: int):
         inputs = _normals(draw, size, "x", "y")
         extremes = values.special(draw.dtype("x"))[:size]
         inputs["x"][: len(extremes)] = extremes
-    return _vector(256, draw, size, inputs, "out")
+    return blocks.launch(256, draw, size, inputs, "out")
 
 
 def _add(a: Any) -> None:
@@ -77,7 +64,7 @@ def _store_window(a: Any) -> None:
 
 def _arithmetic_launch(draw: Draw, size: int):
     outputs = ("sum", "difference", "product", "quotient", "fused", "low", "high")
-    return _vector(64, draw, size, _normals(draw, size, "x", "y"), *outputs)
+    return blocks.launch(64, draw, size, _normals(draw, size, "x", "y"), *outputs)
 
 
 def _arithmetic(a: Any) -> None:
@@ -98,7 +85,7 @@ def _arithmetic(a: Any) -> None:
 
 def _functions_launch(draw: Draw, size: int):
     names = ("exp", "log", "sqrt", "rsqrt", "abs", "sigmoid", "exp2", "log2")
-    return _vector(64, draw, size, {"x": draw.normal("x", size, scale=1.5)}, *names)
+    return blocks.launch(64, draw, size, {"x": draw.normal("x", size, scale=1.5)}, *names)
 
 
 def _functions(a: Any) -> None:
@@ -115,7 +102,7 @@ def _functions(a: Any) -> None:
 
 
 def _angles_launch(draw: Draw, size: int):
-    return _vector(64, draw, size, {"x": draw.normal("x", size, scale=10.0)}, "sin", "cos")
+    return blocks.launch(64, draw, size, {"x": draw.normal("x", size, scale=10.0)}, "sin", "cos")
 
 
 def _angles(a: Any) -> None:
@@ -124,7 +111,7 @@ def _angles(a: Any) -> None:
 
 
 def _unary_launch(draw: Draw, size: int):
-    return _vector(64, draw, size, {"x": draw.normal("x", size, scale=1.5)}, "out")
+    return blocks.launch(64, draw, size, {"x": draw.normal("x", size, scale=1.5)}, "out")
 
 
 def _error_function(a: Any) -> None:
@@ -146,7 +133,7 @@ def _rounding_values(draw: Draw, size: int) -> np.ndarray:
 
 
 def _rounded_launch(draw: Draw, size: int):
-    return _vector(64, draw, size, {"x": _rounding_values(draw, size)}, "floor", "ceil")
+    return blocks.launch(64, draw, size, {"x": _rounding_values(draw, size)}, "floor", "ceil")
 
 
 def _rounded(a: Any) -> None:
@@ -155,7 +142,7 @@ def _rounded(a: Any) -> None:
 
 
 def _nearest_launch(draw: Draw, size: int):
-    return _vector(64, draw, size, {"x": _rounding_values(draw, size)}, "out")
+    return blocks.launch(64, draw, size, {"x": _rounding_values(draw, size)}, "out")
 
 
 def _nearest(a: Any) -> None:
@@ -183,7 +170,7 @@ def _cast_launch(draw: Draw, size: int):
             with np.errstate(over="ignore"):
                 chosen.insert(0, values.around_ties(target).astype(source))
         x = np.concatenate(chosen)[:size]
-    return _vector(128, draw, size, {"x": x}, "out")
+    return blocks.launch(128, draw, size, {"x": x}, "out")
 
 
 def _name(dtype: Any) -> str:
@@ -208,7 +195,7 @@ def _cast(a: Any) -> None:
 def _choose_launch(draw: Draw, size: int):
     x = draw.integers("x", -3, 4, size)  # small, so that many are equal
     y = draw.integers("y", -3, 4, size)
-    return _vector(64, draw, size, {"x": x, "y": y}, "out", "code")
+    return blocks.launch(64, draw, size, {"x": x, "y": y}, "out", "code")
 
 
 def _choose(a: Any) -> None:
@@ -220,7 +207,7 @@ def _choose(a: Any) -> None:
 
 def _inspect_launch(draw: Draw, size: int):
     chosen = np.concatenate([values.special(draw.dtype("x")), draw.normal("x", size)])[:size]
-    return _vector(64, draw, size, {"x": chosen}, "zeroed", "positive", "clamped")
+    return blocks.launch(64, draw, size, {"x": chosen}, "zeroed", "positive", "clamped")
 
 
 def _inspect(a: Any) -> None:
@@ -233,75 +220,18 @@ def _inspect(a: Any) -> None:
 
 def _clear_sign_launch(draw: Draw, size: int):
     chosen = np.concatenate([values.special(np.float32), draw.normal("x", size)])[:size]
-    return _vector(64, draw, size, {"x": chosen}, "out")
+    return blocks.launch(64, draw, size, {"x": chosen}, "out")
 
 
 def _clear_sign(a: Any) -> None:
     a.out[: a.size].view(np.uint32)[:] = a.x.view(np.uint32) & 0x7FFFFFFF
 
 
-# ---- Integers ---------------------------------------------------------------------------------
-
-
-def _integers_launch(draw: Draw, size: int):
-    names = ("sum", "difference", "product", "low", "high", "and", "or", "xor", "not", "chosen")
-    inputs = {"x": draw.words("x", size), "y": draw.words("y", size)[::-1]}
-    inputs["y"][::3] = inputs["x"][::3]
-    return _vector(64, draw, size, inputs, *names)
-
-
-def _integers(a: Any) -> None:
-    bits = 8 * a.x.dtype.itemsize
-    for i, (x, y) in enumerate(zip(a.x.tolist(), a.y.tolist(), strict=True)):
-        results = {
-            **{"sum": x + y, "difference": x - y, "product": x * y, "low": min(x, y)},
-            **{"high": max(x, y), "and": x & y, "or": x | y, "xor": x ^ y, "not": ~x},
-            **{"chosen": x if x > y else -y},
-        }
-        for name, value in results.items():
-            wrapped = (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
-            vars(a)[name][i] = wrapped
-
-
-def _division_launch(draw: Draw, size: int):
-    # Up to 2^24, where the compiler's way through fp32 is exact.
-    x = draw.integers("x", -(2**24), 2**24, size)
-    y = draw.integers("y", 1, 1000, size)
-    y[::2] *= -1
-    return _vector(64, draw, size, {"x": x, "y": y}, "out")
-
-
-def _large_division_launch(draw: Draw, size: int):
-    grid, given = _division_launch(draw, size)
-    return grid, {**given, "x": draw.words("x", size)}
-
-
-def _quotient(a: Any) -> None:
-    # Triton's is C's: towards zero.
-    a.out[: a.size] = np.trunc(a.x.astype(np.float64) / a.y)
-
-
-def _remainder(a: Any) -> None:
-    a.out[: a.size] = np.fmod(a.x.astype(np.float64), a.y)
-
-
-def _words_launch(draw: Draw, size: int):
-    return _vector(64, draw, size, {"x": draw.words("x", size)}, "out")
-
-
-def _shift_left(a: Any) -> None:
-    a.out[: a.size] = (a.x.astype(np.int64) * 8).astype(np.int32)
-
-
-def _shift_right(a: Any) -> None:
-    a.out[: a.size] = np.floor(a.x.astype(np.float64) / 32)
-
-
 _EXP = Tolerance(4, "exp, log and their quotients: libraries differ by a spacing or two", 1e-3)
 
 EXAMPLES = (
     *(
-        Example(f"add_{t}", _add_launch, _sizes(256), _add, interpreter=_interpreter(t))
+        Example(f"add_{t}", _add_launch, blocks.sizes(256), _add, interpreter=_interpreter(t))
         for t in (*_FLOATS, "i8", "i16", "i32", "i64")
     ),
     *(
@@ -329,64 +259,55 @@ EXAMPLES = (
         Example(
             f"arithmetic_{t}",
             _arithmetic_launch,
-            _sizes(64),
+            _SIZES,
             _arithmetic,
             interpreter=_interpreter(t),
         )
         for t in _FLOATS
     ),
-    Example("functions_fp32", _functions_launch, _sizes(64), _functions, _EXP),
-    Example("functions_fp16", _functions_launch, _sizes(64), _functions, _EXP),
+    Example("functions_fp32", _functions_launch, _SIZES, _functions, _EXP),
+    Example("functions_fp16", _functions_launch, _SIZES, _functions, _EXP),
     Example(
         "angles_fp32",
         _angles_launch,
-        _sizes(64),
+        _SIZES,
         _angles,
         Tolerance(4, "a polynomial after a reduction of the argument by multiples of pi", 1.0),
     ),
     Example(
         "error_function_fp32",
         _unary_launch,
-        _sizes(64),
+        _SIZES,
         _error_function,
         Tolerance(8, "a quotient of polynomials", 1e-2),
     ),
     Example(
         "tanh_fp32",
         _unary_launch,
-        _sizes(64),
+        _SIZES,
         _tanh,
         Tolerance(2, "(exp(2x) - 1) / (exp(2x) + 1) cancels near 0", 1.0),
         interpreter="it has no libdevice",
     ),
-    Example("rounded_fp32", _rounded_launch, _sizes(64), _rounded),
+    Example("rounded_fp32", _rounded_launch, _SIZES, _rounded),
     Example(
-        "nearest_fp32", _nearest_launch, _sizes(64), _nearest, interpreter="it has no libdevice"
+        "nearest_fp32",
+        _nearest_launch,
+        _SIZES,
+        _nearest,
+        interpreter="it has no libdevice",
     ),
     *(
         Example(
             f"cast_{t.replace(' ', '_')}",
             _cast_launch,
-            _sizes(128),
+            blocks.sizes(128),
             _cast,
             interpreter=_interpreter(t),
         )
         for t in CASTS
     ),
-    *(Example(f"choose_{t}", _choose_launch, _sizes(64), _choose) for t in ("fp32", "fp16")),
-    *(Example(f"inspect_{t}", _inspect_launch, _sizes(64), _inspect) for t in ("fp32", "fp16")),
-    Example("clear_sign_fp32", _clear_sign_launch, _sizes(64), _clear_sign),
-    *(Example(f"integers_{t}", _integers_launch, _sizes(64), _integers) for t in ("i32", "i16")),
-    Example("quotient_i32", _division_launch, _sizes(64), _quotient),
-    Example(
-        "quotient_i32",
-        _large_division_launch,
-        ((100,),),
-        _quotient,
-        label="large",
-        miscompiled={"arch32": "out_ptr against NumPy: .* differ"},
-    ),
-    Example("remainder_i32", _division_launch, _sizes(64), _remainder),
-    Example("shift_left_i32", _words_launch, _sizes(64), _shift_left),
-    Example("shift_right_i32", _words_launch, _sizes(64), _shift_right),
+    *(Example(f"choose_{t}", _choose_launch, _SIZES, _choose) for t in ("fp32", "fp16")),
+    *(Example(f"inspect_{t}", _inspect_launch, _SIZES, _inspect) for t in ("fp32", "fp16")),
+    Example("clear_sign_fp32", _clear_sign_launch, _SIZES, _clear_sign),
 )

@@ -204,3 +204,9 @@ def shift_right(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
     mask = offsets < size
     x = tl.load(x_ptr + offsets, mask=mask, other=0)
     tl.store(out_ptr + offsets, x >> 5, mask=mask)
+
+
+@triton.jit
+def random(out_ptr, seed, size, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.rand(seed, offsets), mask=offsets < size)

@@ -135,3 +135,27 @@ def outer_product(x_ptr, y_ptr, out_ptr, ROWS: tl.constexpr, COLUMNS: tl.constex
     out = tl.load(x_ptr + row)[:, None] - tl.load(y_ptr + column)[None, :]
     out = tl.where(row[:, None] >= column[None, :], out, 0.0)
     tl.store(out_ptr + row[:, None] * COLUMNS + column[None, :], out)
+
+
+@triton.jit
+def _multiply(a, b):
+    return a * b
+
+
+@triton.jit
+def scan(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.associative_scan(tl.load(x_ptr + offsets), 0, _multiply))
+
+
+@triton.jit
+def product_rows(x_ptr, out_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    x = tl.load(x_ptr + row[:, None] * COLUMNS + column[None, :])
+    tl.store(out_ptr + row, tl.reduce(x, 1, _multiply))
+
+
+@triton.jit
+def histogram(x_ptr, out_ptr, BLOCK: tl.constexpr, BINS: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    tl.store(out_ptr + tl.arange(0, BINS), tl.histogram(x, BINS))

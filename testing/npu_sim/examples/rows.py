@@ -135,6 +135,32 @@ def _sum_middle(a: Any) -> None:
     a.out[:128] = a.x.reshape(4, 8, 32).astype(np.float64).sum(1).reshape(-1)
 
 
+def _scan_launch(draw: Draw, size: int):
+    x = 1 + 0.125 * draw.normal("x", size)
+    return (1,), {"x": x.astype(np.float32), "out": draw.blank("out", size)}
+
+
+def _scan(a: Any) -> None:
+    a.out[:64] = np.cumprod(a.x.astype(np.float64))
+
+
+def _product_rows_launch(draw: Draw, rows: int, columns: int):
+    _, given = _whole_launch(draw, rows, columns)
+    return (1,), {**given, "out": draw.blank("out", rows)}
+
+
+def _product_rows(a: Any) -> None:
+    a.out[:16] = a.x.reshape(16, 32).astype(np.float64).prod(1)
+
+
+def _histogram_launch(draw: Draw, size: int):
+    return (1,), {"x": draw.integers("x", 0, 16, size), "out": draw.blank("out", 16)}
+
+
+def _histogram(a: Any) -> None:
+    a.out[:16] = np.bincount(a.x, minlength=16)
+
+
 # ---- Broadcasts -------------------------------------------------------------------------------
 
 
@@ -217,6 +243,15 @@ EXAMPLES = (
         _cumprod,
         Tolerance(16, "15 products, each rounded"),
     ),
+    Example("scan", _scan_launch, ((64,),), _scan, Tolerance(64, "63 products, each rounded")),
+    Example(
+        "product_rows",
+        _product_rows_launch,
+        ((16, 32),),
+        _product_rows,
+        Tolerance(32, "31 products, each rounded"),
+    ),
+    Example("histogram", _histogram_launch, ((64,),), _histogram, interpreter=_LONG_SUMS),
     Example("xor_rows_i32", _xor_launch, ((16, 32),), _xor_rows),
     Example("sum_middle_fp32", _sum_middle_launch, ((4, 8, 32),), _sum_middle),
     *(Example(f"broadcast_{t}", _broadcast_launch, _TILES, _broadcast) for t in ("fp32", "fp16")),

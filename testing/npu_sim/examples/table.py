@@ -1,9 +1,10 @@
 """All examples."""
 
-from testing.npu_sim.examples import control, cube, elementwise, movement, rows
+from testing.npu_sim.examples import control, cube, elementwise, integers, movement, rows
 
 EXAMPLES = (
     *elementwise.EXAMPLES,
+    *integers.EXAMPLES,
     *movement.EXAMPLES,
     *rows.EXAMPLES,
     *control.EXAMPLES,

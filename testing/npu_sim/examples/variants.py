@@ -136,6 +136,7 @@ _ALL = (
     *_variants("elementwise:remainder", "x y out: *{0}, size: i32", ("i32",), {"BLOCK": 64}),
     *_variants("elementwise:shift_left", "x out: *{0}, size: i32", ("i32",), {"BLOCK": 64}),
     *_variants("elementwise:shift_right", "x out: *{0}, size: i32", ("i32",), {"BLOCK": 64}),
+    *_variants("elementwise:random", "out: *fp32, seed size: i32", _AS_IT_IS, {"BLOCK": 64}),
     # Movement.
     *_variants("movement:every_second", "x out: *{0}, size: i32", ("fp32", "fp16"), {"BLOCK": 64}),
     *_variants(
@@ -207,6 +208,9 @@ _ALL = (
         "row:broadcast", "x row column out: *{0}, rows columns: i32", ("fp32", "fp16"), _TILE
     ),
     *_variants("row:outer_product", "x y out: *{0}", ("fp32",), _TILE),
+    *_variants("row:scan", "x out: *fp32", _AS_IT_IS, {"BLOCK": 64}),
+    *_variants("row:product_rows", "x out: *fp32", _AS_IT_IS, _TILE),
+    *_variants("row:histogram", "x out: *i32", _AS_IT_IS, {"BLOCK": 64, "BINS": 16}),
     # Control.
     *_variants("control:grid_2d", "out: *i32", _AS_IT_IS, {"BLOCK": 16}),
     *_variants("control:grid_3d", "x out: *fp32, size: i32", _AS_IT_IS, {"BLOCK": 32}),
