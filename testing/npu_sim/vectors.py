@@ -70,6 +70,8 @@ def step(operation: ir.Operation, aliases: Mapping[str, str]) -> Step | None:
         return _write(operation, aliases)
     if name == "vector.gather":
         return _gather(operation)
+    if name == "vector.mask":
+        return _masked(operation)
     if name == "builtin.unrealized_conversion_cast":
         return _values(operation, _regroup(operation))
     if not name.startswith("vector."):
@@ -333,12 +335,48 @@ def _reduction(operation: ir.Operation) -> Callable[..., Any]:
     axes = tuple(1 + axis for axis in operation.attributes.get("reduction_dims", range(rank)))
     vector = isinstance(operation.result_types[0], ir.Vector)
 
-    def run(value: np.ndarray, *initial: Any) -> Any:
+    def run(value: np.ndarray, *initial: Any, mask: np.ndarray | None = None) -> Any:
         values = value.view(f"u{value.dtype.itemsize}") if unsigned else value
+        if mask is not None:
+            values = np.where(mask, values, _neutral(kind, values.dtype))
         result = reduce.reduce(values, axis=axes).astype(values.dtype).view(value.dtype)
         if initial and merged:
             result = reduce(result, np.asarray(initial[0]).astype(value.dtype))
         return result if vector else plain(result)
+
+    return run
+
+
+def _neutral(kind: str, dtype: np.dtype) -> np.ndarray:
+    """What a reduction's result does not depend on, of that type."""
+    lowest: Any = -np.inf
+    highest: Any = np.inf
+    if dtype.kind in "iu":
+        lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
+    value = {"mul": 1, "and": -1}.get(kind, 0)
+    if kind.startswith("max"):
+        value = lowest
+    elif kind.startswith("min"):
+        value = highest
+    return np.asarray(value).astype(dtype)
+
+
+def _masked(operation: ir.Operation) -> Step:
+    """vector.mask around a reduction: the lanes whose mask is not set do not take part."""
+    (block,) = operation.regions[0]
+    inner, *rest = block.operations
+    if inner.name not in ("vector.reduction", "vector.multi_reduction") or len(rest) != 1:
+        raise findings.UnsupportedOperationError(operation.name, f"around {inner.name}")
+    compute = _reduction(inner)
+    mask, *passed = operation.operands
+    if passed:
+        raise findings.UnsupportedOperationError(operation.name, "with a value passed through")
+    result = operation.results[0]
+
+    def run(unit: Any, environment: Environment) -> None:
+        del unit
+        operands = [environment[operand] for operand in inner.operands]
+        environment[result] = compute(*operands, mask=environment[mask])
 
     return run
 
