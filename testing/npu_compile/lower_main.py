@@ -16,6 +16,7 @@ _SPEC = flags.DEFINE_string("spec", None, "Module that holds the op's SPEC.")
 _KERNELS = flags.DEFINE_string("kernels", None, "Module that holds KERNELS, to compile instead.")
 _ARCH = flags.DEFINE_enum("arch", None, list(chips.ARCHITECTURES), "Architecture.", required=True)
 _SHARDS = flags.DEFINE_integer("shards", 1, "How many parts the work is cut into.")
+_EVERY_CHIP = flags.DEFINE_bool("every_chip", True, "For each chip, or only the first one.")
 _LIMIT = flags.DEFINE_float("limit_s", frontend.DEFAULT_LIMIT_S, "Seconds for one specialisation.")
 _OUT = flags.DEFINE_string("out", None, "The folder to write.", required=True)
 
@@ -28,7 +29,8 @@ def main(argv: Sequence[str]) -> None:
     architecture = chips.architecture(_ARCH.value)
     op = spec.load(_SPEC.value) if _SPEC.value else None
     kernels = spec.resolve(f"{_KERNELS.value}:KERNELS") if _KERNELS.value else ()
-    planner = planning.plan(architecture, list(architecture.chips), op, kernels=kernels)
+    chosen = list(architecture.chips)[: None if _EVERY_CHIP.value else 1]
+    planner = planning.plan(architecture, chosen, op, kernels=kernels)
     for key, unit in planner.units.items():
         frontend.lower(unit, planner.kernels[key], architecture, _LIMIT.value)
     write_plan(_OUT.value, planner.calls, list(planner.units.values()), _SHARDS.value)

@@ -27,6 +27,7 @@ def _npu_compile_impl(ctx):
             "--arch=" + ctx.attr.arch,
             "--out=" + plan.dirname,
             "--shards=%d" % ctx.attr.shards,
+            "--every_chip=%s" % ctx.attr.every_chip,
         ],
         outputs = [plan] + shards,
         mnemonic = "NpuLower",
@@ -66,6 +67,7 @@ _npu_compile = rule(
     implementation = _npu_compile_impl,
     attrs = {
         "arch": attr.string(mandatory = True, values = ARCHITECTURES),
+        "every_chip": attr.bool(mandatory = True, doc = "Or only the architecture's first."),
         "kernels_module": attr.string(doc = "Module that holds KERNELS."),
         "limit_s": attr.int(mandatory = True, doc = "Seconds for one compilation."),
         "lower": attr.label(
@@ -97,6 +99,7 @@ def npu_compile_test(
         budgets_module = "",
         architectures = ARCHITECTURES,
         shards = 8,
+        every_chip = True,
         limit_s = 180,
         testonly = True,
         manual = []):
@@ -115,6 +118,7 @@ def npu_compile_test(
       budgets_module: that module; it holds BUDGETS, a tuple of testing.npu_compile.budgets.Budget.
       architectures: arch32 (Ascend 910B, 910_93xx), arch35 (Ascend 950).
       shards: how many parts are compiled in parallel and cached apart.
+      every_chip: compiles for each chip of an architecture, or only for the first one.
       limit_s: seconds after which a compilation is ended and counts as a time-out.
       testonly: as for any rule.
       manual: architectures whose targets are only built when asked for by name.
@@ -140,6 +144,7 @@ def npu_compile_test(
             name = compiled,
             testonly = testonly,
             arch = arch,
+            every_chip = every_chip,
             kernels_module = kernels_module,
             limit_s = limit_s,
             lower = ":%s_lower" % name,
