@@ -20,9 +20,15 @@ from testing.npu_sim import findings, memory, numerics
 Function = Callable[..., Any]
 
 _PREDICATES_I = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
-_PREDICATES_F = (
-    ("false", "oeq", "ogt", "oge", "olt", "ole", "one", "ord")
-    + ("ueq", "ugt", "uge", "ult", "ule", "une", "uno", "true")
+_PREDICATES_F = ("false", "oeq", "ogt", "oge", "olt", "ole", "one", "ord") + (
+    "ueq",
+    "ugt",
+    "uge",
+    "ult",
+    "ule",
+    "une",
+    "uno",
+    "true",
 )
 _COMPARE: Mapping[str, Function] = {
     "eq": operator.eq,
@@ -323,16 +329,29 @@ def constant(operation: ir.Operation) -> Any:
     """The value of an arith.constant: int, NumPy scalar, or array for a vector."""
     value, kind = operation.attributes["value"], operation.result_types[0]
     if isinstance(kind, ir.Vector):
-        match = re.fullmatch(r"dense<(.*)> : .*", str(value))
-        if not match or '"' in match[1]:  # a large one may be written as a string of its bytes
-            raise findings.UnsupportedOperationError(operation.name, f"value {value}")
-        elements = re.findall(r"[^\[\], ]+", match[1])
-        values = np.array([_literal(element, kind.element) for element in elements])
-        values = values.astype(_dtype(kind))
+        values = dense(value, _dtype(kind), kind.element, operation.name)
         # With an axis for iterations in front: see vectors.py.
         shape = (1, *kind.shape)
         return np.full(shape, values[0]) if len(values) == 1 else values.reshape(shape)
     return _literal(value, str(kind))
+
+
+def dense(value: Any, dtype: np.dtype, element: str, name: str) -> np.ndarray:
+    """The elements of a dense attribute, flat; one for a splat. name: the operation that has it.
+
+    Raises:
+        UnsupportedOperationError: another attribute.
+    """
+    match = re.match(r"dense<(.*)> : ", str(value))
+    if not match:
+        raise findings.UnsupportedOperationError(name, f"value {value}")
+    written = re.fullmatch(r'"0x([0-9A-F]*)"', match[1])
+    if written:  # a large one is written as its bytes
+        if element == memory.BIT:
+            raise findings.UnsupportedOperationError(name, f"value {value}")
+        return np.frombuffer(bytes.fromhex(written[1]), dtype)
+    elements = re.findall(r"[^\[\], ]+", match[1])
+    return np.array([_literal(each, element) for each in elements]).astype(dtype)
 
 
 def _literal(value: Any, element: str) -> Any:

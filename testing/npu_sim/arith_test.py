@@ -106,9 +106,7 @@ class FloatTest(parameterized.TestCase):
 
     def test_f16_is_rounded_once(self):
         # 2049 is between two f16 values, and rounds to the even one.
-        total = compute(
-            "arith.addf", "f16,f16", "f16", np.float16(2048), np.float16(1)
-        )
+        total = compute("arith.addf", "f16,f16", "f16", np.float16(2048), np.float16(1))
         self.assertEqual(total.dtype, np.float16)
         self.assertEqual(total, 2048)
 
@@ -170,9 +168,17 @@ class FloatTest(parameterized.TestCase):
 
     def test_a_constant_vector_of_different_elements(self):
         made = operation(
-            "arith.constant", "", "vector<2x2xi32>", "value = dense<[[1, 2], [-3, 4]]> : vector<2x2xi32>"
+            "arith.constant",
+            "",
+            "vector<2x2xi32>",
+            "value = dense<[[1, 2], [-3, 4]]> : vector<2x2xi32>",
         )
         self.assertEqual(arith.constant(made).tolist(), [[[1, 2], [-3, 4]]])
+
+    def test_a_constant_vector_written_as_its_bytes(self):
+        text = 'value = dense<"0x01000002FFFF"> : vector<3xi16>'
+        made = operation("arith.constant", "", "vector<3xi16>", text)
+        self.assertEqual(arith.constant(made).tolist(), [[1, 512, -1]])
 
 
 class AffineTest(parameterized.TestCase):
@@ -197,9 +203,7 @@ class AffineTest(parameterized.TestCase):
 
 class UnknownTest(absltest.TestCase):
     def test_an_unknown_operation_is_refused(self):
-        with self.assertRaisesRegex(
-            findings.UnsupportedOperationError, "does not know math.atan2"
-        ):
+        with self.assertRaisesRegex(findings.UnsupportedOperationError, "does not know math.atan2"):
             compute("math.atan2", "f32,f32", "f32", np.float32(1), np.float32(1))
 
     def test_other_dialects_are_not_ours(self):

@@ -9,6 +9,7 @@ import abc
 import dataclasses
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
@@ -148,8 +149,8 @@ class Program:
 
     entries: 'AIC' (cube core), 'AIV' (vector core) -> function; a mixed kernel has both.
     workspace_bytes: global memory per block through which its cores exchange data. target: entries
-    of the compiler's own description of the chip, such as UB_SIZE in bits. arch35: vector work is in
-    vector functions, and the library is that of arch35.
+    of the compiler's own description of the chip, such as UB_SIZE in bits. arch35: vector work is
+    in vector functions, and the library is that of arch35.
 
     Raises:
         ir.ParseError: not a module.
@@ -164,6 +165,7 @@ class Program:
         self.target = _target(module)
         self._constants: Environment = {}
         self._functions: dict[str, Function] = {}
+        self._tables: dict[str, memory.View] = {}
         self._declared = module.functions()
         for name, operation in self._declared.items():
             if name.endswith("_infer_workspace_shape_function"):
@@ -176,6 +178,22 @@ class Program:
     @staticmethod
     def parse(text: str) -> "Program":
         return Program(ir.parse(text))
+
+    def table(self, name: str, kind: ir.MemRef) -> memory.View:
+        """A constant table of the module (memref.global), in a global memory of its own."""
+        if name not in self._tables:
+            (found,) = (
+                operation
+                for operation, _ in self.module.walk()
+                if operation.name == "memref.global" and operation.attributes["sym_name"] == name
+            )
+            sizes = [extent for extent in kind.shape if extent is not None]
+            dtype = memory.DTYPES[kind.element]
+            values = arith.dense(found.attributes["initial_value"], dtype, kind.element, found.name)
+            data = np.broadcast_to(values, math.prod(sizes)).copy().view(np.uint8)
+            made = memory.Memory("gm", name, data)
+            self._tables[name] = memory.View(made, 0, sizes, memory.row_major(sizes), kind.element)
+        return self._tables[name]
 
     def has_vector_function(self, name: str) -> bool:
         return name in self._declared and _is_vector_function(self._declared[name])
@@ -298,6 +316,11 @@ class _Compiler:
         if compute is None and name.startswith("memref."):
             if name in ("memref.load", "memref.store"):
                 return _BLOCKING, self._access(operation)
+            if name == "memref.get_global":
+                (kind,) = operation.result_types
+                assert isinstance(kind, ir.MemRef)
+                table = self._program.table(str(operation.attributes["name"]).lstrip("@"), kind)
+                return _PURE, _compute(lambda: table, operation.results, ())
             compute = _memref(operation)
         if compute is not None:
             return _PURE, _compute(compute, operation.results, operation.operands)

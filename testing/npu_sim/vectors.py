@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from testing.npu_compile import ir
-from testing.npu_sim import findings, memory
+from testing.npu_sim import arith, findings, memory
 
 Environment = dict[str, Any]
 
@@ -215,6 +215,11 @@ def _write(operation: ir.Operation, aliases: Mapping[str, str]) -> Step:
 def _gather(operation: ir.Operation) -> Step:
     base, *indices, index_vector, mask, pass_through = operation.operands
     result = operation.results[0]
+    # Of bytes, 16-bit indices fill two registers: that of the odd lanes is an attribute.
+    written = operation.attributes.get("secondary_index")
+    second = None
+    if written is not None:
+        second = arith.dense(written, np.dtype(np.int16), "i16", operation.name)
 
     def run(unit: Lanes, environment: Environment) -> None:
         view = environment[base]
@@ -223,9 +228,11 @@ def _gather(operation: ir.Operation) -> Step:
         start: Any = 0
         for index, stride in zip(indices, view.strides, strict=True):
             start = start + environment[index] * stride
-        lanes = np.reshape(start, (-1, 1)) + environment[index_vector].astype(np.int64) * (
-            view.strides[-1]
-        )
+        steps = environment[index_vector].astype(np.int64)
+        if second is not None:
+            odd = np.broadcast_to(second, steps.shape)
+            steps = np.stack([steps, odd], axis=-1).reshape(len(steps), -1)
+        lanes = np.reshape(start, (-1, 1)) + steps * view.strides[-1]
         active = environment[mask]
         environment[result] = unit.gather(view, lanes, active, environment[pass_through])
 
@@ -237,14 +244,16 @@ def _gather(operation: ir.Operation) -> Step:
 
 def _regroup(operation: ir.Operation) -> Callable[..., Any]:
     """unrealized_conversion_cast: registers joined into a longer vector, a vector cut into
-    registers, or one element as a vector of one."""
+    registers, the first register of a vector (what two half filled ones were interleaved to), or
+    one element as a vector of one."""
     shapes = [_shape(kind) for kind in operation.result_types]
     scalar = [not isinstance(kind, ir.Vector) for kind in operation.result_types]
 
     def regroup(*operands: Any) -> Any:
-        flat = [np.reshape(value, _flat(value, kind)) for value, kind in zip(
-            operands, operation.operand_types, strict=True
-        )]
+        flat = [
+            np.reshape(value, _flat(value, kind))
+            for value, kind in zip(operands, operation.operand_types, strict=True)
+        ]
         count = max(len(part) for part in flat)
         joined = np.concatenate(
             [np.broadcast_to(part, (count, part.shape[1])) for part in flat], axis=1
@@ -255,7 +264,7 @@ def _regroup(operation: ir.Operation) -> Callable[..., Any]:
             part = joined[:, start : start + size]
             parts.append(plain(part[:, 0]) if is_scalar else part.reshape(count, *shape))
             start += size
-        if start != joined.shape[1]:
+        if start > joined.shape[1]:
             raise findings.UnsupportedOperationError(
                 operation.name, f"{joined.shape[1]} elements into {start}"
             )
