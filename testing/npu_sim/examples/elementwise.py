@@ -272,7 +272,7 @@ EXAMPLES = (
         _angles_launch,
         _SIZES,
         _angles,
-        Tolerance(4, "a polynomial after a reduction of the argument by multiples of pi", 1.0),
+        Tolerance(40, "arch35's series of the sine ends with x^9: 3.6e-6 at pi/2", 1.0),
     ),
     Example(
         "error_function_fp32",
