@@ -9,13 +9,12 @@ KINDS = ["unit", "accuracy", "performance", "memory"]
 # and says what it looked for.
 _NPU_ENV = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
-def _simulator(architecture, ready = True):
+def _simulator(architecture):
     return struct(
         accelerator = False,
         deps = ["//testing/npu_sim:executor"],
         env = {},
         kinds = ["accuracy"],
-        ready = ready,
         shards = 2,
         simulates = architecture,
     )
@@ -23,7 +22,6 @@ def _simulator(architecture, ready = True):
 # name: the tag and the --config of the device.
 #   kinds       the kinds of target it can run
 #   simulates   the architecture whose compile target's modules it executes, or None
-#   ready       False: its targets are manual
 #   shards      parts in which an accuracy target runs
 #   deps        what its tests need beside the op
 #   env         the environment that its tests need
@@ -36,20 +34,17 @@ DEVICES = {
         env = {"TRITON_INTERPRET": "1"},
         # Times of an interpreter say nothing about a kernel, so it has no performance target.
         kinds = ["unit", "accuracy", "memory"],
-        ready = True,
         shards = 1,
         simulates = None,
     ),
     # What it estimates of time ranks kernels and is no measurement. What an op allocates is the same as on other devices.
     "npu-arch32-sim": _simulator("arch32"),
-    # Manual until the simulator executes the vector functions that arch35's compiler outlines.
-    "npu-arch35-sim": _simulator("arch35", ready = False),
+    "npu-arch35-sim": _simulator("arch35"),
     "npu-arch32": struct(
         accelerator = True,
         deps = ["//third_party:torch_npu"],
         env = _NPU_ENV,
         kinds = KINDS,
-        ready = True,
         shards = 1,
         simulates = None,
     ),
@@ -58,7 +53,6 @@ DEVICES = {
         deps = ["//third_party:torch_npu"],
         env = _NPU_ENV,
         kinds = KINDS,
-        ready = True,
         shards = 1,
         simulates = None,
     ),
@@ -67,7 +61,6 @@ DEVICES = {
         deps = [],
         env = {},
         kinds = KINDS,
-        ready = True,
         shards = 1,
         simulates = None,
     ),

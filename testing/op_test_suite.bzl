@@ -9,6 +9,9 @@ def _kit(target):
     # Relative to this file's repository, so that the macro works from any workspace.
     return str(Label("//testing:" + target))
 
+def _npu_sim(target):
+    return str(Label("//testing/npu_sim:" + target))
+
 def op_test_suite(
         name,
         op,
@@ -17,6 +20,7 @@ def op_test_suite(
         unit_srcs = [],
         unit_deps = [],
         npu_budgets = None,
+        mutation_case = "",
         devices = DEVICES.keys(),
         timeout = "moderate"):
     """Declares every test target of an op, a golden and a suite of them.
@@ -37,6 +41,8 @@ def op_test_suite(
       unit_deps: what the unit tests need beside op, spec and reference.
       npu_budgets: label of the py_library of the package's npu_budgets.py, which states what the kernels may cost once they
         are compiled (see testing/npu_compile/budgets.py). None asks only that they compile.
+      mutation_case: a small case that launches one kernel. For each simulated device a target <op>_mutation_<device>_test then
+        deletes the kernel's synchronisations, one at a time, and fails unless the simulator notices.
       devices: the devices that the op supports, keys of DEVICES. The others get `manual` targets, which say on request
         what the op says on such a device.
       timeout: Bazel's timeout of each target.
@@ -64,7 +70,7 @@ def op_test_suite(
     goldens = native.package_name() + "/" + golden
     suite = []
     for device, traits in DEVICES.items():
-        manual = device not in devices or not traits.ready
+        manual = device not in devices
         tags = [device] + (ACCELERATOR_TAGS if traits.accelerator else []) + (["manual"] if manual else [])
         suffix = "_%s_test" % device.replace("-", "_")
         compiled_args, compiled_data = [], []
@@ -98,6 +104,19 @@ def op_test_suite(
                 env = dict(traits.env, OPS_TEST_DEVICE = device),
                 tags = tags + ["unit"],
                 deps = [op, spec, reference, _kit("unit")] + unit_deps + [str(Label(dep)) for dep in traits.deps],
+            )
+        if traits.simulates and mutation_case:
+            targets.append(prefix + "_mutation" + suffix)
+            py_test(
+                name = targets[-1],
+                timeout = "long",
+                srcs = [_npu_sim("mutation_main.py")],
+                main = _npu_sim("mutation_main.py"),
+                args = ["--spec=" + spec_module, "--device=" + device, "--case=" + mutation_case] + compiled_args,
+                data = compiled_data,
+                env = traits.env,
+                tags = tags + ["mutation"],
+                deps = [op, spec, _npu_sim("mutation_main")] + [str(Label(dep)) for dep in traits.deps],
             )
         if not manual and not traits.accelerator:
             suite += targets

@@ -12,8 +12,8 @@ MEASUREMENT = Measurement(
     scalar_stores=6,
     scalar_loops=1,
     cross_core_syncs=7,
+    split_stores=1,
     limited_stores=3,
-    splits_rows=True,
     workspace_bytes=64,
     core_type="MIX",
 )

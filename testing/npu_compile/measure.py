@@ -43,8 +43,8 @@ class Measurement:
     -> operations in the text. scalar_loads, scalar_stores: accesses by the scalar unit, times the
     trip counts of the loops around them as far as those are constants. scalar_loops: innermost
     loops in which nothing but the scalar unit works. cross_core_syncs: signals between cube and
-    vector cores. limited_stores: those of the operations of pipe `store` that only the first of two
-    vector cores executes. workspace_bytes: global memory per program through which the cores
+    vector cores. split_stores: those of the operations of pipe `store` that each of two vector
+    cores makes for rows of its own: they depend on the core's number. limited_stores: those that only the first one executes. workspace_bytes: global memory per program through which the cores
     exchange data. core_type: AIC (cube), AIV (vector) or MIX.
     """
 
@@ -54,8 +54,8 @@ class Measurement:
     scalar_stores: int
     scalar_loops: int
     cross_core_syncs: int
+    split_stores: int
     limited_stores: int
-    splits_rows: bool
     workspace_bytes: int
     core_type: str
 
@@ -68,12 +68,12 @@ class Measurement:
     def idle_vector_core(self) -> bool:
         """Whether the second vector core of a mixed kernel does the first one's work once more.
 
-        The compiler could not give it rows of its own: the code is the same for both, or what
-        leaves the core comes from the first one, for the most part.
+        The compiler could not give it rows of its own: what leaves the cores is the same on both,
+        or comes from the first one, for the most part.
         """
         if self.core_type != "MIX" or not self.operations["store"]:
             return False
-        return not self.splits_rows or 2 * self.limited_stores > self.operations["store"]
+        return 2 * self.split_stores < self.operations["store"]
 
 
 def measure(module: ir.Module) -> Measurement:
@@ -82,8 +82,8 @@ def measure(module: ir.Module) -> Measurement:
     sizes = _target(module)
     used: dict[str, int] = {}
     operations = dict.fromkeys(PIPES, 0)
-    loads = stores = syncs = limited = 0
-    splits_rows = False
+    loads = stores = syncs = limited = split = 0
+    own = _of_one_vector_core(module)
     loops: dict[int, bool] = {}  # innermost loops, by identity: whether only scalars work in them
     for operation, ancestors in module.walk():
         if operation.name == "hivm.hir.pointer_cast":
@@ -94,8 +94,6 @@ def measure(module: ir.Module) -> Measurement:
             stores += _trips(ancestors, constants)
         elif operation.name == "hivm.hir.sync_block_set":
             syncs += 1
-        elif operation.name == "hivm.hir.get_sub_block_idx":
-            splits_rows = True
         if _is_loop(operation):
             loops[id(operation)] = _touches_memory(operation)
             loops = {key: scalar for key, scalar in loops.items() if key not in _ids(ancestors)}
@@ -105,8 +103,10 @@ def measure(module: ir.Module) -> Measurement:
             for ancestor in ancestors:
                 if id(ancestor) in loops:
                     loops[id(ancestor)] = False
-            if pipe == "store" and any("limit_sub_block_id0" in a.attributes for a in ancestors):
-                limited += 1
+            if pipe == "store":
+                only_first = any("limit_sub_block_id0" in a.attributes for a in ancestors)
+                limited += only_first
+                split += id(operation) in own and not only_first
     return Measurement(
         memory={
             name: (used.get(space), sizes[entry] // 8) for name, (space, entry) in MEMORIES.items()
@@ -116,8 +116,8 @@ def measure(module: ir.Module) -> Measurement:
         scalar_stores=stores,
         scalar_loops=sum(loops.values()),
         cross_core_syncs=syncs,
+        split_stores=split,
         limited_stores=limited,
-        splits_rows=splits_rows,
         workspace_bytes=_workspace(module, constants),
         core_type=_core_type(module),
     )
@@ -138,6 +138,25 @@ def pipe_of(operation: ir.Operation) -> str | None:
     if name.partition(".")[0] in _VECTOR_DIALECTS and any(isinstance(t, ir.Vector) for t in types):
         return "vector"
     return None
+
+
+def _of_one_vector_core(module: ir.Module) -> set[int]:
+    """The operations, by identity, that depend on which of the two vector cores executes them:
+    through their operands, or through a condition around them."""
+    values: set[str] = set()
+    found: set[int] = set()
+    for operation, ancestors in module.walk():
+        if (
+            operation.name == "hivm.hir.get_sub_block_idx"
+            or not values.isdisjoint(operation.operands)
+            or any(a.name == "scf.if" and a.operands[0] in values for a in ancestors)
+        ):
+            found.add(id(operation))
+            values.update(operation.results)
+            for region in operation.regions:
+                for block in region:
+                    values.update(name for name, _ in block.arguments)
+    return found
 
 
 def _constants(module: ir.Module) -> dict[str, int]:

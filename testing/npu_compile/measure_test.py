@@ -111,21 +111,41 @@ class OperationsTest(absltest.TestCase):
         self.assertEqual(_measure(_loop("%c0", "%c64", _LOAD + "\n" + _VADD)).scalar_loops, 0)
         self.assertEqual(_measure(_loop("%c0", "%c64", _VADD)).scalar_loops, 0)
 
-    def test_limited_stores(self):
-        store = f'"hivm.hir.store"(%a, %g) : ({_UB}, {_GM}) -> ()'
+    def test_stores_of_each_vector_core(self):
+        same = f'"hivm.hir.store"(%a, %g) : ({_UB}, {_GM}) -> ()\n'
         limited = f"""
         "scf.if"(%c) ({{
-          {store}
+          {same}
           {_VADD}
         }}, {{
         }}) {{limit_sub_block_id0}} : (i1) -> ()
         """
-        index = '%x = "hivm.hir.get_sub_block_idx"() : () -> i64\n'
-        self.assertFalse(_measure(index + store + limited).idle_vector_core)
-        self.assertTrue(_measure(store).idle_vector_core)  # the same code on both
-        m = _measure(index + store + limited + limited)
-        self.assertEqual(m.limited_stores, 2)
+        own = f"""
+        %x = "hivm.hir.get_sub_block_idx"() : () -> i64
+        %row = "arith.muli"(%x, %x) : (i64, i64) -> i64
+        %rows = "memref.subview"(%g, %row) : ({_GM}, i64) -> {_GM}
+        "hivm.hir.store"(%a, %rows) : ({_UB}, {_GM}) -> ()
+        """
+        m = _measure(own + same)
+        self.assertEqual((m.split_stores, m.limited_stores), (1, 0))
+        self.assertFalse(m.idle_vector_core)
+        m = _measure(own + same + same)  # most of it is the same on both
         self.assertTrue(m.idle_vector_core)
+        m = _measure(own + limited + limited)
+        self.assertEqual((m.split_stores, m.limited_stores), (1, 2))
+        self.assertTrue(m.idle_vector_core)
+        self.assertTrue(_measure(same).idle_vector_core)
+
+    def test_stores_under_a_condition_on_the_core(self):
+        guarded = f"""
+        %x = "hivm.hir.get_sub_block_idx"() : () -> i64
+        %first = "arith.cmpi"(%x, %x) : (i64, i64) -> i1
+        "scf.if"(%first) ({{
+          "hivm.hir.store"(%a, %g) : ({_UB}, {_GM}) -> ()
+        }}, {{
+        }}) : (i1) -> ()
+        """
+        self.assertEqual(_measure(guarded).split_stores, 1)
 
     def test_a_name_with_two_values_is_refused(self):
         again = '%c1 = "arith.constant"() <{value = 2 : i64}> : () -> i64'
