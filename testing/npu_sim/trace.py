@@ -22,7 +22,9 @@ def chrome(launches: "Sequence[executor.Launch]", about: str) -> dict[str, Any]:
     for item in launches:
         threads: dict[tuple[int, str], int] = {}
         for event in item.outcome.events:
-            thread = threads.setdefault((event.block, f"{event.core}.{event.pipe}"), len(threads))
+            # From 1 on: Perfetto does not show the name of a thread 0.
+            pipe = event.block, f"{event.core}.{event.pipe}"
+            thread = threads.setdefault(pipe, 1 + len(threads))
             line = event.places[0].rpartition("/")[2] if event.places else "unknown"
             rows.append(
                 {

@@ -71,7 +71,8 @@ class ChromeTest(absltest.TestCase):
         found = [(row["pid"], threads[row["pid"], row["tid"]]) for row in self.rows]
         self.assertEqual(found, [(3, "AIV0.V"), (3, "AIV0.MTE2"), (0, "AIV0.V"), (4, "AIV0.V")])
         ranks = self._metadata("thread_sort_index", "sort_index")
-        self.assertLess(ranks[3, 1], ranks[3, 0])  # MTE2 before V
+        self.assertLess(ranks[3, 2], ranks[3, 1])  # MTE2 before V
+        self.assertNotIn(0, [row["tid"] for row in self.rows])
 
     def test_it_says_what_a_time_is(self):
         self.assertEqual(self.data["displayTimeUnit"], "ns")
