@@ -100,7 +100,6 @@ class PretendTest(absltest.TestCase):
         _launch(y=y).run()
         self.assertEqual(y.tolist(), [2.0, 3.0, 4.0, 5.0])
 
-
     def test_a_launch_goes_to_the_simulator_after_its_checks(self):
         def simulate(item):
             item.args["y_ptr"].fill_(item.args["value"])

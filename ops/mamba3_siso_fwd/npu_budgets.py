@@ -1,9 +1,9 @@
 """What the compiled kernel may cost on an NPU; judged by the compile targets of this package.
 
 The limits are what ascendnpu-ir 1.2.0 makes of the kernel today (2026-11-30, every case of the
-table): a change that costs more should be meant. Neither compiler gives the second vector core rows of
-its own (on arch35 triton-ascend does not ask for it; on arch32 only 2 of 25 stores are split), and
-arch35's does not double-buffer, so neither is asked.
+table): a change that costs more should be meant. Neither compiler gives the second vector core rows
+of its own (on arch35 triton-ascend does not ask for it; on arch32 only 2 of 25 stores are split),
+and arch35's does not double-buffer, so neither is asked.
 """
 
 from testing.npu_compile import budgets

@@ -44,7 +44,8 @@ class Measurement:
     trip counts of the loops around them as far as those are constants. scalar_loops: innermost
     loops in which nothing but the scalar unit works. cross_core_syncs: signals between cube and
     vector cores. split_stores: those of the operations of pipe `store` that each of two vector
-    cores makes for rows of its own: they depend on the core's number. limited_stores: those that only the first one executes. workspace_bytes: global memory per program through which the cores
+    cores makes for rows of its own: they depend on the core's number. limited_stores: those that
+    only the first one executes. workspace_bytes: global memory per program through which the cores
     exchange data. core_type: AIC (cube), AIV (vector) or MIX.
     """
 

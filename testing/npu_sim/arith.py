@@ -383,7 +383,7 @@ def affine_map(text: str) -> Callable[..., Sequence[int]]:
     names = re.findall(r"[ds]\d+", dimensions)
     # The expression is made of these tokens only, so evaluating it evaluates arithmetic only.
     code = _Expressions(results).python()
-    return eval(f"lambda {', '.join(names)}: {code}")  # noqa: S307
+    return eval(f"lambda {', '.join(names)}: {code}")
 
 
 class _Expressions:

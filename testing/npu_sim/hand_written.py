@@ -1,10 +1,10 @@
 """Small modules written by hand, in the form of the compiler's output: for tests.
 
-    kernel = Kernel("AIV", arguments=2)
-    x = kernel.buffer("ub", 0, 64)
-    kernel.load(kernel.tensor(0, 64), x)
-    kernel.set_flag("MTE2", "V", 0)
-    program.Program.parse(module(kernel))
+kernel = Kernel("AIV", arguments=2)
+x = kernel.buffer("ub", 0, 64)
+kernel.load(kernel.tensor(0, 64), x)
+kernel.set_flag("MTE2", "V", 0)
+program.Program.parse(module(kernel))
 """
 
 from collections.abc import Sequence
@@ -50,9 +50,7 @@ class Kernel:
         return self._new(f'"arith.constant"() <{{value = {value} : {kind}}}> : () -> {kind}', kind)
 
     def real(self, value: float) -> str:
-        return self._new(
-            f'"arith.constant"() <{{value = {value:e} : f32}}> : () -> f32', "f32"
-        )
+        return self._new(f'"arith.constant"() <{{value = {value:e} : f32}}> : () -> f32', "f32")
 
     def buffer(self, space: str, address: int, count: int, element: str = "f32") -> str:
         kind = f"memref<{count}x{element}, #hivm.address_space<{space}>>"

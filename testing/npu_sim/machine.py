@@ -12,6 +12,7 @@ and MTE3. A mixed kernel's block is one cube core and two vector cores.
 
 import collections
 import dataclasses
+import functools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -117,18 +118,23 @@ class _Operation(_Task):
 
     def perform(self, core: "Core", pipe: "_Pipe", start: float) -> timing.Cost:
         group, access = core.group, self.access
-        before = None
-        if group.checker and group.mixed and access.writes and core.kind == "AIV":
-            if access.writes[0].memory.space == "gm":
-                before = [view.read().copy() for view in access.writes]
+        # Two vector cores that store the same do needless work; their order does not matter.
+        stored = [
+            view
+            for view in access.writes
+            if isinstance(view, memory.View) and view.memory.space == "gm"
+        ]
+        before = []
+        if group.checker and group.mixed and core.kind == "AIV":
+            before = [view.read().copy() for view in stored]
         self.run()
         for view in self.temporaries:
             _clobber(view, access, group.settings.fill)
         if group.checker:
-            if before is not None:
+            if before:
                 unchanged = all(
                     old.tobytes() == view.read().tobytes()
-                    for old, view in zip(before, access.writes, strict=True)
+                    for old, view in zip(before, stored, strict=True)
                 )
                 access = dataclasses.replace(access, unchanged=unchanged)
             group.checker.access(pipe.agent, access)
@@ -173,7 +179,9 @@ def _clobber(view: memory.View, access: races.Access, fill: int) -> None:
     """Leaves a temporary with nothing to rely on, unless it lies on an operand."""
     low, high = _extent(view)
     for other in (*access.reads, *access.writes):
-        if other is not view and other.memory is view.memory and other.count:
+        if other is view or other.memory is not view.memory:
+            continue
+        if isinstance(other, memory.View) and other.count:
             first, last = _extent(other)
             if first < high and low < last:
                 return
@@ -448,8 +456,7 @@ class Core(program.Unit):
         self.time = 0.0
         self.scalar = _Pipe("S", first_agent + races.PIPES.index("S"))
         self.pipes = {
-            name: _Pipe(name, first_agent + races.PIPES.index(name))
-            for name in _PIPES[kind]
+            name: _Pipe(name, first_agent + races.PIPES.index(name)) for name in _PIPES[kind]
         }
         self.flags: dict[FlagKey, collections.deque[_Raised]] = {}
         # Sets that were issued and whose wait was not yet.
@@ -462,7 +469,11 @@ class Core(program.Unit):
             space: memory.Memory.on_chip(space, self.name, size, group.settings.fill)
             for space, size in sizes.items()
         }
-        self._l0 = cube.L0(self._memories["ca"], self._memories["cb"], group.arch35) if kind == "AIC" else None
+        self._l0 = (
+            cube.L0(self._memories["ca"], self._memories["cb"], group.arch35)
+            if kind == "AIC"
+            else None
+        )
 
     # The scalar unit.
 
@@ -709,7 +720,8 @@ class Group:
         """
         pick = random.Random(f"{self.settings.seed} {self.block}")
         for core in self.cores:
-            self._guarded(core, None, lambda core=core: core.start(self._entries[core.kind], arguments))
+            entry = self._entries[core.kind]
+            self._guarded(core, None, functools.partial(core.start, entry, arguments))
         slots = [(core, core.units()) for core in self.cores]
         starts = [[unit.start(core) for unit in units] for core, units in slots]
         while True:
@@ -804,7 +816,8 @@ class Group:
         self._notes[kind, message, places] += 1
 
     def _judge_end(self) -> None:
-        waiting, places = [], []
+        waiting: list[str] = []
+        places: list[str] = []
         for core in self.cores:
             if core.request is not None:
                 waiting.append(f"{core.name}.S at {core.request}")

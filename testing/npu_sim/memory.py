@@ -255,9 +255,8 @@ class View:
         for group in groups:
             sizes.append(math.prod(self.sizes[axis] for axis in group))
             # The innermost axis with more than one element says how far apart elements are.
-            longer = [axis for axis in group if self.sizes[axis] != 1]
-            inner = (longer or list(group) or [None])[-1]
-            strides.append(1 if inner is None else self.strides[inner])
+            longer = [axis for axis in group if self.sizes[axis] != 1] or list(group)
+            strides.append(self.strides[longer[-1]] if longer else 1)
         return View(self.memory, self.offset, sizes, strides, self.element, self.base)
 
     def expand(self, groups: Sequence[Sequence[int]], sizes: Sequence[int]) -> "View":

@@ -86,7 +86,8 @@ class MutationTest(absltest.TestCase):
 
     def _noticed(self, module: ir.Module) -> set[str]:
         """By what the module is noticed to be wrong."""
-        executor = self._executor(_OneProgram(self._modules, self._specialised, module))
+        modules: Any = _OneProgram(self._modules, self._specialised, module)
+        executor = self._executor(modules)
         for _ in range(_CALLS):
             outputs = self._call(executor)
             errors = executor.simulation().errors
@@ -107,9 +108,9 @@ class MutationTest(absltest.TestCase):
             if not noticed:
                 missed[mutation.kind].append(str(mutation))
         rows = [["deleted", "number", "noticed", "as a race", "required"]]
-        for kind, noticed in sorted(found.items()):
-            races = sum(findings.RACE in kinds for kinds in noticed)
-            numbers = [str(number) for number in (len(noticed), sum(map(bool, noticed)), races)]
+        for kind, verdicts in sorted(found.items()):
+            races = sum(findings.RACE in kinds for kinds in verdicts)
+            numbers = [str(number) for number in (len(verdicts), sum(map(bool, verdicts)), races)]
             rows.append([kind, *numbers, f"{_SHARES[kind]:.0%}" if kind in _SHARES else "-"])
         title = f"{self._op.name}, case {_CASE.value}, {_DEVICE.value}"
         text = f"{title}\n\n{tables.table(rows)}\n"
@@ -118,9 +119,9 @@ class MutationTest(absltest.TestCase):
             with open(os.path.join(folder, "mutations.txt"), "w", encoding="utf-8") as file:
                 file.write(text)
         for kind, share in _SHARES.items():
-            noticed = found.get(kind, [])
+            verdicts = found.get(kind, [])
             self.assertGreaterEqual(
-                sum(map(bool, noticed)), share * len(noticed), f"not noticed: {missed[kind]}"
+                sum(map(bool, verdicts)), share * len(verdicts), f"not noticed: {missed[kind]}"
             )
 
 

@@ -89,9 +89,7 @@ def _kinds(operation: ir.Operation) -> Iterator[tuple[str, int | None]]:
             yield f"mmadL1 {argument}", position
 
 
-def _replaced(
-    module: ir.Module, block: ir.Block, operations: Sequence[ir.Operation]
-) -> ir.Module:
+def _replaced(module: ir.Module, block: ir.Block, operations: Sequence[ir.Operation]) -> ir.Module:
     """The module with another body of one block. Only what is around it is copied."""
 
     def rebuild(operation: ir.Operation) -> ir.Operation:

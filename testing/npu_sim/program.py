@@ -692,7 +692,7 @@ def _pointer_cast(operation: ir.Operation) -> Callable[[Unit, Environment], None
         raise findings.UnsupportedOperationError(operation.name, f"{addresses} addresses, {kind}")
     address, *dynamic = operation.operands
     shape = [_DYNAMIC if extent is None else extent for extent in kind.shape]
-    fixed = kind.strides if kind.strides and None not in kind.strides else None
+    fixed = [stride for stride in kind.strides or () if stride is not None]
     factor = 8 if kind.element == memory.BIT else 1
 
     def run(unit: Unit, environment: Environment) -> None:
@@ -701,7 +701,7 @@ def _pointer_cast(operation: ir.Operation) -> Callable[[Unit, Environment], None
             unit.on_chip(kind.space),
             environment[address] * factor,
             sizes,
-            fixed or memory.row_major(sizes),
+            fixed if len(fixed) == len(sizes) else memory.row_major(sizes),
             kind.element,
         )
 

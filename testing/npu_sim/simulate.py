@@ -20,6 +20,7 @@ import torch
 
 from testing.npu_compile import ir
 from testing.npu_sim import findings, machine, memory, races, timing
+from testing.npu_sim.findings import Finding
 from testing.npu_sim.machine import Settings
 from testing.npu_sim.program import Program
 
@@ -51,7 +52,7 @@ class Outcome:
     operations: tasks that worked on memory.
     """
 
-    findings: tuple[findings.Finding, ...]
+    findings: tuple[Finding, ...]
     unwritten: tuple[str, ...]
     makespan_cycles: float
     busy: Mapping[str, float]
@@ -60,7 +61,7 @@ class Outcome:
     operations: int
 
     @property
-    def errors(self) -> tuple[findings.Finding, ...]:
+    def errors(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.is_error)
 
 
@@ -101,7 +102,7 @@ def run(
     found: list[findings.Finding] = []
     unwritten: dict[str, None] = {}
     lengths: dict[int, float] = {}
-    busy: collections.Counter[str] = collections.Counter()
+    busy: dict[str, float] = collections.defaultdict(float)
     moved: collections.Counter[str] = collections.Counter()
     events: list[machine.Event] = []
     operations = 0
@@ -161,7 +162,7 @@ def examine(
     found = list(first.findings)
     if any(finding.is_error for finding in found):
         return first, tuple(found)
-    filled, other = launch(Settings(fill=_OTHER_FILL, check_races=False))
+    _, other = launch(Settings(fill=_OTHER_FILL, check_races=False))
     if not _same(outputs, other):
         reads = "; ".join(first.unwritten[:5]) or "no read of unwritten memory was seen"
         found.append(findings.Finding(findings.UNWRITTEN, f"candidates: {reads}"))
@@ -178,7 +179,6 @@ def examine(
                     findings.SCHEDULE, f"outputs of seed {seed} differ from those in time order"
                 )
             )
-    del filled
     return first, tuple(found)
 
 

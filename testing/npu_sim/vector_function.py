@@ -58,9 +58,7 @@ class VectorUnit(program.Unit):
     def writes(self) -> list[memory.Footprint]:
         return [memory.Footprint(*touched) for touched in self._written.values()]
 
-    def at_once(
-        self, loop: program.Loop, counts: range, environment: program.Environment
-    ) -> bool:
+    def at_once(self, loop: program.Loop, counts: range, environment: program.Environment) -> bool:
         if loop.in_order or self._iterations > 1 or len(counts) < 2:
             return False
         before = [held.data.copy() for held in self._memories]
@@ -159,9 +157,13 @@ class VectorUnit(program.Unit):
             flat = inside.reshape(len(inside), -1)
             first_active = places.reshape(flat.shape)[np.arange(len(flat)), flat.argmax(axis=1)]
             first_active = np.where(flat.any(axis=1), first_active, places[inside][0])
-            places = np.where(inside, places, np.reshape(first_active, (-1, *(1,) * (lanes.ndim - 1))))
-        count = len(view.memory.data) * 8 if view.element == memory.BIT else (
-            (len(view.memory.data) - skew) // size
+            places = np.where(
+                inside, places, np.reshape(first_active, (-1, *(1,) * (lanes.ndim - 1)))
+            )
+        count = (
+            len(view.memory.data) * 8
+            if view.element == memory.BIT
+            else ((len(view.memory.data) - skew) // size)
         )
         axes = tuple(range(1, places.ndim))
         low, high = places.min(axis=axes), places.max(axis=axes) + 1

@@ -7,13 +7,14 @@ from testing.npu_compile import ir
 from testing.npu_sim import findings, memory, program, vector_function
 
 _UB = "#hivm.address_space<ub>"
+_CORE = "hivm.func_core_type = #hivm.func_core_type<AIV>"
+_MEMREF = f"memref<8x16xf32, {_UB}>"
 ROWS, LANES = 8, 16
 
 
 def function(body: str, arguments: int = 2) -> program.Function:
     """A vector function of memrefs [ROWS, LANES] of f32 with this body."""
-    kind = f"memref<{ROWS}x{LANES}xf32, {_UB}>"
-    names = ", ".join(f"%m{index}: {kind}" for index in range(arguments))
+    names = ", ".join(f"%m{index}: {_MEMREF}" for index in range(arguments))
     text = (
         f"#row = affine_map<(d0) -> (d0)>\n#spread = affine_map<(d0) -> (0, d0)>\n"
         f'"builtin.module"() ({{\n'
@@ -24,10 +25,10 @@ def function(body: str, arguments: int = 2) -> program.Function:
         f'    %rows = "arith.constant"() <{{value = {ROWS} : index}}> : () -> index\n'
         f'    %pad = "arith.constant"() <{{value = -1.000000e+00 : f32}}> : () -> f32\n'
         f'{body}\n    "func.return"() : () -> ()\n'
-        f"  }}) {{hivm.func_core_type = #hivm.func_core_type<AIV>, hivm.vector_function}} : () -> ()\n"
+        f"  }}) {{{_CORE}, hivm.vector_function}} : () -> ()\n"
         f'  "func.func"() <{{arg_attrs = [], function_type = () -> (), sym_name = "entry"}}> ({{\n'
         f'  ^bb0():\n    "func.return"() : () -> ()\n'
-        f"  }}) {{hacc.entry, hivm.func_core_type = #hivm.func_core_type<AIV>}} : () -> ()\n"
+        f"  }}) {{hacc.entry, {_CORE}}} : () -> ()\n"
         f"}}) : () -> ()\n"
     )
     return program.Program(ir.parse(text)).function("vf")
@@ -41,7 +42,7 @@ def read(result: str, source: str, row: str, mask: str = "", in_bounds: bool = T
         f'    {result} = "vector.transfer_read"({source}, {row}, %zero, %pad{masked}) '
         f"<{{in_bounds = [{str(in_bounds).lower()}], operandSegmentSizes = array<i32: 1, 2, 1, "
         f"{int(bool(mask))}>, permutation_map = affine_map<(d0, d1) -> (d1)>}}> : "
-        f"(memref<{ROWS}x{LANES}xf32, {_UB}>, index, index, f32{kinds}) -> vector<{LANES}xf32>\n"
+        f"({_MEMREF}, index, index, f32{kinds}) -> vector<{LANES}xf32>\n"
     )
 
 
@@ -49,10 +50,10 @@ def write(value: str, target: str, row: str, mask: str = "") -> str:
     masked = f", {mask}" if mask else ""
     kinds = f", vector<{LANES}xi1>" if mask else ""
     return (
-        f'    "vector.transfer_write"({value}, {target}, {row}, %zero{masked}) <{{in_bounds = [true], '
-        f"operandSegmentSizes = array<i32: 1, 1, 2, {int(bool(mask))}>, permutation_map = "
-        f"affine_map<(d0, d1) -> (d1)>}}> : (vector<{LANES}xf32>, memref<{ROWS}x{LANES}xf32, {_UB}>, "
-        f"index, index{kinds}) -> ()\n"
+        f'    "vector.transfer_write"({value}, {target}, {row}, %zero{masked}) '
+        f"<{{in_bounds = [true], operandSegmentSizes = array<i32: 1, 1, 2, {int(bool(mask))}>, "
+        f"permutation_map = affine_map<(d0, d1) -> (d1)>}}> : (vector<{LANES}xf32>, {_MEMREF}, index, index{kinds}) "
+        "-> ()\n"
     )
 
 
@@ -117,9 +118,7 @@ class VectorFunctionTest(parameterized.TestCase):
         )
         last = f'    %last = "arith.constant"() <{{value = {ROWS - 1} : index}}> : () -> index\n'
         self.run_it(last + loop(body, high="%last"))
-        np.testing.assert_array_equal(
-            self.result(), np.cumsum(self.y, axis=0, dtype=np.float32)
-        )
+        np.testing.assert_array_equal(self.result(), np.cumsum(self.y, axis=0, dtype=np.float32))
 
     def test_rows_that_all_add_to_one(self):
         body = (
@@ -168,9 +167,7 @@ class VectorFunctionTest(parameterized.TestCase):
             f'    %mask = "vector.constant_mask"() <{{mask_dim_sizes = [3]}}> : () -> '
             f"vector<{LANES}xi1>\n"
         )
-        unit = self.run_it(
-            mask + loop(read("%a", "%m0", "%i") + write("%a", "%m1", "%i", "%mask"))
-        )
+        unit = self.run_it(mask + loop(read("%a", "%m0", "%i") + write("%a", "%m1", "%i", "%mask")))
         np.testing.assert_array_equal(self.result()[:, :3], self.x[:, :3])
         np.testing.assert_array_equal(self.result()[:, 3:], self.y[:, 3:])
         # Three elements lie in one block of 32 bytes.
@@ -222,7 +219,8 @@ class VectorFunctionTest(parameterized.TestCase):
     def test_a_condition_of_each_row_is_executed_in_order(self):
         body = (
             '      %even = "arith.andi"(%i, %one) : (index, index) -> index\n'
-            '      %is = "arith.cmpi"(%even, %zero) <{predicate = 0 : i64}> : (index, index) -> i1\n'
+            '      %is = "arith.cmpi"(%even, %zero) <{predicate = 0 : i64}> : '
+            "(index, index) -> i1\n"
             '      "scf.if"(%is) ({\n'
             + read("%a", "%m0", "%i")
             + write("%a", "%m1", "%i")
