@@ -94,7 +94,7 @@ def op_test_suite(
                     tags = tags + [kind],
                     deps = [op, spec, reference, _kit(kind + "_main")] + [str(Label(dep)) for dep in traits.deps],
                 )
-        for src in unit_srcs:
+        for src in unit_srcs if "unit" in traits.kinds else []:
             targets.append(prefix + "_" + src.replace("_test.py", "") + suffix)
             py_test(
                 name = targets[-1],

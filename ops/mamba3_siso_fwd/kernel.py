@@ -148,6 +148,7 @@ def mamba3_siso_fwd(
     HAS_Z: tl.constexpr,
     SCALE_OPERANDS: tl.constexpr,
     FP32_DOTS: tl.constexpr,
+    FILL_V: tl.constexpr,
 ):
     V_TILES: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
     K2: tl.constexpr = BLOCK_K // 2
@@ -281,6 +282,8 @@ def mamba3_siso_fwd(
             v_ptrs = v_base + start64 * V_STRIDE_S + v_cols[None, :]
             v_ptrs += _row_offsets(rows, V_STRIDE_S)
             v = tl.load(v_ptrs, mask=v_mask, other=0.0)  # [T, N]
+            if FILL_V:
+                v = tl.where(v_mask, v, 0.0)
             v_fp32 = v.to(tl.float32)
 
             # Output: state before the tile, earlier tokens of the tile, the token itself.

@@ -9,6 +9,7 @@ from ops.mamba3_siso_fwd import problem as problem_lib
 # compares them.
 CPU_REFERENCE = "cpu-reference"
 CUDA = "cuda"
+NPU_ARCH35 = "npu-arch35"
 
 # Ascend's arch35 compiler (1.2.0) rejects narrower tiles (halves of 16, or 16 columns of v).
 _MIN_BLOCK_K = 64
@@ -80,6 +81,9 @@ def make_plan(problem: problem_lib.Problem, backend: str, cores: int) -> Plan:
         "HAS_Z": problem.has_z,
         "SCALE_OPERANDS": problem.dtype == problem_lib.FLOAT16,
         "FP32_DOTS": interpreted_bf16,
+        # arch35's compiler (1.2.0) drops the zeros of a masked load that goes to a product: the
+        # rows behind the last token are what L1 held, and a NaN there spoils the whole tile.
+        "FILL_V": backend == NPU_ARCH35,
     }
     return Plan(
         programs=min(num_tasks, cores),

@@ -85,6 +85,7 @@ class PlanTest(parameterized.TestCase):
                 "HAS_Z": True,
                 "SCALE_OPERANDS": True,
                 "FP32_DOTS": False,
+                "FILL_V": False,
             },
         )
 
@@ -164,6 +165,10 @@ class PlanTest(parameterized.TestCase):
         self.assertFalse(plan.stage_output)
         self.assertFalse(plan.constants["FP32_DOTS"])
         self.assertTrue(plan.constants["SCALE_OPERANDS"])
+
+    @parameterized.parameters(*_BACKENDS)
+    def test_v_is_filled_where_the_compiler_drops_the_zeros(self, backend):
+        self.assertEqual(_plan(backend=backend).constants["FILL_V"], backend == "npu-arch35")
 
     @parameterized.parameters(*_BACKENDS)
     def test_compiler_options_are_for_cuda(self, backend):

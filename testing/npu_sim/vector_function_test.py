@@ -52,8 +52,8 @@ def write(value: str, target: str, row: str, mask: str = "") -> str:
     return (
         f'    "vector.transfer_write"({value}, {target}, {row}, %zero{masked}) '
         f"<{{in_bounds = [true], operandSegmentSizes = array<i32: 1, 1, 2, {int(bool(mask))}>, "
-        f"permutation_map = affine_map<(d0, d1) -> (d1)>}}> : (vector<{LANES}xf32>, {_MEMREF}, index, index{kinds}) "
-        "-> ()\n"
+        f"permutation_map = affine_map<(d0, d1) -> (d1)>}}> : "
+        f"(vector<{LANES}xf32>, {_MEMREF}, index, index{kinds}) -> ()\n"
     )
 
 
