@@ -38,8 +38,8 @@ BUDGETS = (
         max_cross_core_syncs=42,
         max_launches=1,
     ),
-    budgets.Budget(_KERNEL, "arch35", where={"BLOCK_K": 64}, max_ub_share=0.94),
-    budgets.Budget(_KERNEL, "arch35", where={"BLOCK_K": 128}, max_ub_share=0.985),
+    budgets.Budget(_KERNEL, "arch35", where={"BLOCK_K": 64}, max_ub_share=0.97),
+    budgets.Budget(_KERNEL, "arch35", where={"BLOCK_K": 128}, max_ub_share=0.999),
     budgets.Budget(
         _KERNEL, "arch35", where={"SCALE_OPERANDS": False}, max_scalar_loads=3, max_scalar_stores=4
     ),

@@ -53,7 +53,7 @@ class _Shadow:
     """
 
     def __init__(self, granules: int):
-        self.writer = np.zeros(granules, np.int16)
+        self.writer = np.zeros(granules, np.intp)
         self.written = np.zeros(granules, np.int32)
         self.reads: dict[int, np.ndarray] = {}
 
@@ -129,7 +129,9 @@ class Checker:
         self._names = agents
         self._block = block
         self._ledger = ledger
-        self.clocks = np.zeros((len(agents), len(agents)), np.int32)
+        # Column 0 stands for nobody, whose writes are before everything.
+        self._clocks = np.zeros((len(agents), 1 + len(agents)), np.int32)
+        self._clocks[:, 0] = np.iinfo(np.int32).max
         self._sequence = [0] * len(agents)
         self._in_order = [name.split(".")[1] in in_order for name in agents]
         self._shadows: dict[int, _Shadow] = {}
@@ -142,20 +144,20 @@ class Checker:
 
     def snapshot(self, agent: int) -> Clock:
         """What has happened before anything that the agent does from now on."""
-        return self.clocks[agent].copy()
+        return self._clocks[agent].copy()
 
     def join(self, agent: int, clock: Clock) -> None:
         """What the clock knows has happened before the agent's next operation."""
-        np.maximum(self.clocks[agent], clock, out=self.clocks[agent])
+        np.maximum(self._clocks[agent], clock, out=self._clocks[agent])
 
     def barrier(self, agent: int) -> None:
         """The agent's own operations so far are complete."""
-        self.clocks[agent, agent] = self._sequence[agent]
+        self._clocks[agent, 1 + agent] = self._sequence[agent]
 
     def completed(self, agent: int) -> Clock:
         """The clock that a flag carries once all of the agent's operations are complete."""
-        clock = self.clocks[agent].copy()
-        clock[agent] = self._sequence[agent]
+        clock = self._clocks[agent].copy()
+        clock[1 + agent] = self._sequence[agent]
         return clock
 
     # The accesses.
@@ -166,9 +168,9 @@ class Checker:
         self._sequence[agent] += 1
         now = self._sequence[agent]
         self._history[agent].append(access)
-        clock = self.clocks[agent]
+        clock = self._clocks[agent]
         if self._in_order[agent]:
-            clock[agent] = now - 1
+            clock[1 + agent] = now - 1
         for view in access.reads:
             if (granules := view.granules()) is not None:
                 self._read(agent, now, clock, access, view, granules)
@@ -194,10 +196,11 @@ class Checker:
     ) -> None:
         shadow = self._shadow(view.memory)
         writers, written = shadow.writer[at], shadow.written[at]
-        unordered = (writers != 0) & (written > clock[writers - 1])
+        unordered = written > clock[writers]
         if unordered.any():
             self._report("read after write", agent, access, view, writers, written, unordered)
-        if (writers == 0).any() and (view.memory.space != "gm" or view.memory.name == WORKSPACE):
+        own = view.memory.space != "gm" or view.memory.name == WORKSPACE
+        if own and not writers.all():
             self.unwritten[f"{access.name} at {', '.join(access.places)} reads {view}"] = None
         reads = shadow.reads.get(agent)
         if reads is None:
@@ -215,8 +218,9 @@ class Checker:
     ) -> None:
         shadow = self._shadow(view.memory)
         writers, written = shadow.writer[at], shadow.written[at]
-        mine = (writers == agent + 1) & (written == now)
-        unordered = (writers != 0) & (written > clock[writers - 1]) & ~mine
+        unordered = written > clock[writers]
+        if unordered.any():  # by itself it may write a granule twice
+            unordered &= (writers != agent + 1) | (written != now)
         if unordered.any():
             if access.unchanged and self._by_other_vector_core(agent, writers[unordered]):
                 self._duplicates[access.name, access.places] += 1
@@ -224,11 +228,11 @@ class Checker:
                 self._report("write after write", agent, access, view, writers, written, unordered)
         for reader, reads in shadow.reads.items():
             last = reads[at]
-            unordered = last > clock[reader]
+            unordered = last > clock[1 + reader]
             if reader == agent:
                 unordered &= last != now
             if unordered.any():
-                readers = np.full(last.shape, reader + 1, np.int16)
+                readers = np.full(last.shape, reader + 1)
                 self._report("write after read", agent, access, view, readers, last, unordered)
         shadow.writer[at] = agent + 1
         shadow.written[at] = now
