@@ -15,7 +15,8 @@ def _simulator(architecture):
         deps = ["//testing/npu_sim:executor"],
         env = {},
         kinds = ["accuracy"],
-        shards = 2,
+        # As many as keep each well below the time limit on busy cores.
+        shards = 4,
         simulates = architecture,
     )
 
