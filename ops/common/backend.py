@@ -111,6 +111,21 @@ def device_guard(tensor: torch.Tensor) -> contextlib.AbstractContextManager[obje
     return getattr(torch, kind).device(tensor.device)
 
 
+def program_limit() -> int | None:
+    """What `limit_programs` caps grids at; None outside it."""
+    return _program_limit
+
+
+def device_cores(name: str) -> int:
+    """`core_count` without the cap: what a plan's choices may depend on.
+
+    Another cap must not change a result's bits, so it may change nothing but grids.
+    """
+    if _pretended is not None and _pretended.backend == name:
+        return _pretended.cores
+    return _core_count(name)
+
+
 def core_count(name: str) -> int:
     """Programs that a persistent grid should have on a backend; `limit_programs` caps it.
 
@@ -118,10 +133,7 @@ def core_count(name: str) -> int:
     resident at once, so that none idles whatever a program's size. cpu-reference: 4, so that the
     interpreter too walks several tasks per program.
     """
-    if _pretended is not None and _pretended.backend == name:
-        count = _pretended.cores
-    else:
-        count = _core_count(name)
+    count = device_cores(name)
     return count if _program_limit is None else min(count, _program_limit)
 
 
@@ -183,6 +195,11 @@ def pretend(name: str, cores: int, run: Callable[[Any], None] | None = None) -> 
         yield
     finally:
         _pretended = previous
+
+
+def pretending() -> bool:
+    """Whether the caller is inside `pretend`."""
+    return _pretended is not None
 
 
 def run_pretended(launch: Any) -> bool:

@@ -63,7 +63,10 @@ class CoreCountTest(absltest.TestCase):
             with backend.limit_programs(1):
                 self.assertEqual(backend.core_count(backend.CPU_REFERENCE), 1)
             self.assertEqual(backend.core_count(backend.CPU_REFERENCE), 3)
+            self.assertEqual(backend.device_cores(backend.CPU_REFERENCE), cores)
+            self.assertEqual(backend.program_limit(), 3)
         self.assertEqual(backend.core_count(backend.CPU_REFERENCE), cores)
+        self.assertIsNone(backend.program_limit())
 
     def test_limit_is_lifted_after_an_error(self):
         cores = backend.core_count(backend.CPU_REFERENCE)
@@ -113,7 +116,9 @@ class PretendTest(parameterized.TestCase):
             with backend.pretend(backend.NPU_ARCH35, 32):
                 self.assertEqual(backend.backend_of(torch.zeros(1)), backend.NPU_ARCH35)
             self.assertEqual(backend.backend_of(torch.zeros(1)), backend.NPU_ARCH32)
+            self.assertTrue(backend.pretending())
             raise KeyError
+        self.assertFalse(backend.pretending())
         self.assertEqual(backend.backend_of(torch.zeros(1)), backend.CPU_REFERENCE)
 
     def test_launches_go_to_the_innermost_block(self):

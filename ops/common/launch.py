@@ -5,16 +5,20 @@ Every launch of every op goes through `Launch.run`, where tests and tools can wa
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import triton
 
 from ops.common import backend
 
 # A grid of 65536 programs or more is refused by Ascend's runtime. Persistent grids never come near
 # it, so the limit holds everywhere.
 MAX_PROGRAMS = 65535
+
+# Versions of Triton whose compiled kernels `Repeated` was run with: it calls them their way.
+_REPEATABLE = ("3.6.0",)
 
 _recordings: list[list["Launch"]] = []
 
@@ -61,11 +65,14 @@ class Launch:
             if value is not None
         }
 
-    def run(self) -> None:
+    def run(self) -> Any:
         """Launches the kernel, asynchronously where the device works that way.
 
         Inside `backend.pretend` it is recorded, and goes to what was given there as `run`, if
         anything; not to a device.
+
+        Returns:
+            What Triton returns: its compiled kernel on a device.
 
         Raises:
             ValueError: an empty grid or one above MAX_PROGRAMS, or a tensor with PyTorch's negative
@@ -85,11 +92,56 @@ class Launch:
         for recording in _recordings:
             recording.append(self)
         if backend.run_pretended(self):
-            return
+            return None
         args = self.args
         if self.backend == backend.CPU_REFERENCE:
             args = {name: _base_only(value) for name, value in args.items()}
-        self.kernel[self.grid](**args, **self.constants, **self.options)
+        return self.kernel[self.grid](**args, **self.constants, **self.options)
+
+
+class Repeated:
+    """A launch made again and again with other tensors, without Triton's search for the kernel.
+
+    That search takes longer than a small kernel runs (about 60 us for 50 arguments). The caller
+    promises what it would have found: same types, constants, options and integers, and tensors
+    whose addresses are multiples of 16 where the first ones' were.
+
+    Attributes:
+        launch: the first launch, which has been run.
+    """
+
+    def __init__(self, launch: Launch, compiled: Any, names: Sequence[str]):
+        """compiled: what launch.run() returned. names: of tensors whose addresses run() gets."""
+        self.launch = launch
+        arguments = {**launch.args, **launch.constants}
+        self._values = [arguments[name] for name in launch.kernel.arg_names]
+        self._positions = [launch.kernel.arg_names.index(name) for name in names]
+        for position in self._positions:
+            self._values[position] = None  # keeps no tensor of the first call alive
+        self._start = compiled[(*launch.grid, 1, 1)[:3]]
+
+    def run(self, addresses: Sequence[int], order: Sequence[int]) -> None:
+        """Launches on the current device; the i-th named tensor is at addresses[order[i]]."""
+        values = self._values.copy()
+        for position, index in zip(self._positions, order, strict=True):
+            values[position] = addresses[index]
+        self._start(*values)
+
+
+def watched() -> bool:
+    """Whether the caller is inside `record`."""
+    return bool(_recordings)
+
+
+def repeatable(backend_name: str) -> bool:
+    """Whether `Repeated` works here and nobody watches launches."""
+    return (
+        backend_name == backend.CUDA
+        and triton.__version__ in _REPEATABLE
+        and not _recordings
+        and not backend.pretending()
+        and backend.program_limit() is None
+    )
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """Tests of ops.common.launch in Triton's interpreter; TRITON_INTERPRET=1 must be set."""
 
+from unittest import mock
+
 import torch
 import triton
 import triton.language as tl
@@ -111,6 +113,41 @@ class PretendTest(absltest.TestCase):
                 _launch(grid=(65536,), y=y, value=8).run()
         self.assertEqual(y.tolist(), [7.0] * 4)
         self.assertLen(launches, 1)
+
+
+class RepeatedTest(absltest.TestCase):
+    def test_replaces_the_named_arguments_only(self):
+        calls = []
+
+        class Compiled:  # what Triton returns on a device
+            def __getitem__(self, grid):
+                return lambda *values: calls.append((grid, values))
+
+        planned = _launch(value=7)
+        repeated = launch.Repeated(planned, Compiled(), ["y_ptr", "x_ptr"])
+        repeated.run([100, 200, 250, 300], [3, 0])
+        repeated.run([1, 2], [0, 1])
+        # In the kernel's own order; the first call's tensors are not kept.
+        self.assertEqual(
+            calls,
+            [((4, 1, 1), (100, 300, None, 7, 1)), ((4, 1, 1), (2, 1, None, 7, 1))],
+        )
+
+    def test_only_for_devices_and_versions_that_were_tried(self):
+        self.assertFalse(launch.repeatable(backend.CPU_REFERENCE))
+        self.assertFalse(launch.repeatable(backend.NPU_ARCH32))
+        with mock.patch.object(triton, "__version__", "3.6.0"):
+            self.assertTrue(launch.repeatable(backend.CUDA))
+            with launch.record():
+                self.assertTrue(launch.watched())
+                self.assertFalse(launch.repeatable(backend.CUDA))
+            with backend.limit_programs(3):
+                self.assertFalse(launch.repeatable(backend.CUDA))
+            with backend.pretend(backend.CUDA, 8):
+                self.assertFalse(launch.repeatable(backend.CUDA))
+        with mock.patch.object(triton, "__version__", "9.9.9"):
+            self.assertFalse(launch.repeatable(backend.CUDA))
+        self.assertFalse(launch.watched())
 
 
 class RecordTest(absltest.TestCase):
