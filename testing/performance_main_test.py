@@ -12,6 +12,14 @@ def double(x):
     return 2 * x
 
 
+def nearly_double(x):
+    return 2.002 * x
+
+
+def tuned_for(x):
+    return f"tuned for {tuple(x.shape)}"
+
+
 def wrong(x):
     return 2.5 * x
 
@@ -90,6 +98,32 @@ class PerformanceMainTest(absltest.TestCase):
             AssertionError, "1.10 times as fast as plain, the least is 1.2"
         ):
             self._run(plain=2.2)
+
+    def _with(self, **changes):
+        rival = dataclasses.replace(_SPEC.baselines[0], **changes)
+        return dataclasses.replace(_SPEC, baselines=(rival,))
+
+    def test_too_slow_in_one_case(self):
+        self._run(self._with(minimum_per_case={"*": 1.5, "two": 9.0}))
+        for limits in ({"*": 1.6}, {"one": 1.6, "*": 1.0}):
+            with self.assertRaisesRegex(
+                AssertionError, "one: 1.50 times as fast as plain, the leas"
+            ):
+                self._run(self._with(minimum_per_case=limits))
+
+    def test_a_rival_is_tuned_for_each_case(self):
+        row = self._run(self._with(tune=f"{__name__}:tuned_for"))
+        self.assertEqual(row["tuned"], {"plain": "tuned for (1, 32, 2, 16)"})
+        self.assertIn(
+            "  one: tuned for (1, 32, 2, 16)",
+            performance_main.PerformanceTest._table().splitlines(),
+        )
+        self.assertEqual(self._run()["tuned"], {})
+
+    def test_distance_from_the_rival(self):
+        self.assertEqual(self._run()["errors"], {"plain": 0.0})
+        row = self._run(self._with(function=f"{__name__}:nearly_double"))
+        self.assertAlmostEqual(row["errors"]["plain"], 0.001, delta=3e-4)  # fp16 rounds
 
     def test_no_time_without_accuracy(self):
         op = dataclasses.replace(_SPEC, function=f"{__name__}:wrong")

@@ -66,7 +66,10 @@ class Baseline:
 
     function: "module:function" with the op's own keyword arguments. distribution: the pinned PyPI
     name whose version is printed. devices: where it can run. minimum: the least allowed geometric
-    mean of baseline time / op time, or None when it is only reported.
+    mean of baseline time / op time, or None when it is only reported. minimum_per_case: the least
+    allowed ratio of each case, by name or "*". tune: "module:function", called with a case's
+    arguments before that case is timed, to let the rival choose its best configuration for it; what
+    it returns is printed.
     """
 
     name: str
@@ -74,6 +77,8 @@ class Baseline:
     distribution: str
     devices: tuple[str, ...]
     minimum: float | None = None
+    minimum_per_case: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    tune: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
