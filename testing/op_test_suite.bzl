@@ -19,6 +19,7 @@ def op_test_suite(
         reference,
         unit_srcs = [],
         unit_deps = [],
+        baselines = [],
         npu_budgets = None,
         mutation_case = "",
         devices = DEVICES.keys(),
@@ -39,6 +40,7 @@ def op_test_suite(
       reference: label of the py_library with the functions that the spec names as golden and same_precision.
       unit_srcs: test files, *_test.py; `testing.unit.DEVICE` is the device they run on.
       unit_deps: what the unit tests need beside op, spec and reference.
+      baselines: labels of the py_librarys with the functions that the spec names as baselines, for performance targets.
       npu_budgets: label of the py_library of the package's npu_budgets.py, which states what the kernels may cost once they
         are compiled (see testing/npu_compile/budgets.py). None asks only that they compile.
       mutation_case: a small case that launches one kernel. For each simulated device a target <op>_mutation_<device>_test then
@@ -92,7 +94,8 @@ def op_test_suite(
                     env = traits.env,
                     shard_count = traits.shards if traits.shards > 1 else None,
                     tags = tags + [kind],
-                    deps = [op, spec, reference, _kit(kind + "_main")] + [str(Label(dep)) for dep in traits.deps],
+                    deps = [op, spec, reference, _kit(kind + "_main")] + [str(Label(dep)) for dep in traits.deps] +
+                           (baselines if kind == "performance" else []),
                 )
         for src in unit_srcs if "unit" in traits.kinds else []:
             targets.append(prefix + "_" + src.replace("_test.py", "") + suffix)
