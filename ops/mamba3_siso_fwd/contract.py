@@ -7,6 +7,7 @@ import torch
 from ops.common import checks
 from ops.mamba3_siso_fwd import problem as problem_lib
 
+ARGUMENTS = ("q", "k", "v", "adt", "dt", "trap", "q_bias", "k_bias", "angles", "d", "z")
 CHUNK_SIZES = (32, 64)
 MIN_K = 4  # the least with a rotation; arch35's compiler (1.2.0) rejects 1 and 2
 MAX_K = 256  # the two fp32 state halves, [K / 2, V tile] each, live on chip
@@ -30,6 +31,20 @@ class Inputs:
     d: torch.Tensor | None
     z: torch.Tensor | None
 
+    def in_order(self) -> tuple[torch.Tensor | None, ...]:
+        """As ARGUMENTS names them."""
+        return tuple(getattr(self, name) for name in ARGUMENTS)
+
+
+def check_types(q, k, v, adt, dt, trap, q_bias, k_bias, angles, d, z, chunk_size) -> None:
+    """Raises what torch's dispatcher would say less clearly: a wrong type or chunk_size."""
+    checks.check_choice("chunk_size", chunk_size, CHUNK_SIZES)
+    for name, value in zip(
+        ARGUMENTS, (q, k, v, adt, dt, trap, q_bias, k_bias, angles, d, z), strict=True
+    ):
+        if value is not None or name not in ("d", "z"):
+            checks.check_tensor(name, value)
+
 
 def check(
     q, k, v, adt, dt, trap, q_bias, k_bias, angles, d, z, chunk_size
@@ -40,7 +55,7 @@ def check(
         TypeError: an argument is no tensor, has another dtype or layout, or chunk_size is no int.
         ValueError: a shape, a device or a number is out of range.
     """
-    checks.check_choice("chunk_size", chunk_size, CHUNK_SIZES)
+    check_types(q, k, v, adt, dt, trap, q_bias, k_bias, angles, d, z, chunk_size)
     tensors = {
         "q": q,
         "k": k,
@@ -57,7 +72,6 @@ def check(
     if z is not None:
         tensors["z"] = z
     for name, tensor in tensors.items():
-        checks.check_tensor(name, tensor)
         checks.check_strided(name, tensor)
     _check_dtypes(tensors)
 
@@ -172,7 +186,7 @@ def _strides(inputs: Inputs) -> problem_lib.Strides:
     def per_head(tensor: torch.Tensor | None) -> int:  # [H, ...]
         if tensor is None:
             return 0
-        return tensor.stride(0) if tensor.shape[0] > 1 else tensor[0].numel()
+        return tensor.stride(0) if tensor.shape[0] > 1 else tensor.numel()
 
     return problem_lib.Strides(
         q=token_rows(inputs.q),

@@ -1,14 +1,25 @@
-"""mamba3_siso_fwd_kernel: check the arguments, plan, launch."""
+"""mamba3_siso_fwd_kernel: check the arguments, plan, launch; the op's entry in torch.library."""
 
 import functools
+import operator
+import threading
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch._C._dynamo import guards
 
 from ops.common import backend as backend_lib
 from ops.common import launch as launch_lib
-from ops.mamba3_siso_fwd import contract, kernel
+from ops.mamba3_siso_fwd import contract, kernel, segments
 from ops.mamba3_siso_fwd import plan as plan_lib
 from ops.mamba3_siso_fwd import problem as problem_lib
+
+_KERNELS = {
+    plan_lib.FORWARD: kernel.mamba3_siso_fwd,
+    plan_lib.STATES: segments.segment_states,
+    plan_lib.SCAN: segments.segment_scan,
+}
 
 
 def mamba3_siso_fwd_kernel(
@@ -54,41 +65,182 @@ def mamba3_siso_fwd_kernel(
             rounding.
 
     Returns:
-        [B, S, H, V], dtype of q, contiguous. Empty when B or S is 0. Gradients are not recorded.
+        [B, S, H, V], dtype of q, contiguous. Empty when B or S is 0.
 
     Raises:
         TypeError, ValueError: an argument violates the above; the message names it, what it got and
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
-        NotImplementedError: a device or an NPU architecture without an implementation.
+        NotImplementedError: a device or an NPU architecture without an implementation; an argument
+            requires a gradient (there is no backward yet) and gradients are enabled.
     """
-    problem, inputs = contract.check(
-        q, k, v, adt, dt, trap, q_bias, k_bias, angles, d, z, chunk_size
-    )
+    tensors = (q, k, v, adt, dt, trap, q_bias, k_bias, angles, d, z)
+    if backend_lib.pretending() or launch_lib.watched():
+        # Tensors on `meta` stand for a device's while pretending; torch's dispatcher would only see
+        # `meta`. And it would hide from who watches launches what is allocated inside the op.
+        contract.check_types(*tensors, chunk_size)
+        return _forward(*tensors, chunk_size)
+    if torch.compiler.is_compiling() or not (
+        type(q) is type(v) is torch.Tensor and q.is_cuda and type(chunk_size) is int
+    ):
+        contract.check_types(*tensors, chunk_size)
+        return torch.ops.ascend_ops.mamba3_siso_fwd.default(*tensors, chunk_size)
+
+    key = (q.shape, v.shape, chunk_size, d is None, z is None)
+    if launch_lib.repeatable(backend_lib.CUDA):
+        for prepared in _prepared.get(key, ()):
+            addresses = prepared.addresses_of(tensors)
+            if addresses is not None:
+                return prepared.run(addresses)
+    contract.check_types(*tensors, chunk_size)
+    _local.made = None
+    out = torch.ops.ascend_ops.mamba3_siso_fwd.default(*tensors, chunk_size)
+    if _local.made is not None:
+        if sum(map(len, _prepared.values())) >= _MAX_PREPARED:
+            _prepared.clear()
+        _prepared.setdefault(key, []).append(_Prepared(_local.made, tensors, out))
+        _local.made = None
+    return out
+
+
+def explain(*args, **kwargs) -> str:
+    """The plan of a call with these arguments, in words; nothing is launched."""
+    names = (*contract.ARGUMENTS, "chunk_size")
+    arguments: dict[str, Any] = {"d": None, "z": None, "chunk_size": 64}
+    arguments |= dict(zip(names, args, strict=False)) | kwargs
+    problem, inputs = contract.check(**arguments)
+    if problem.empty:
+        return "empty: nothing is launched"
+    with backend_lib.device_guard(inputs.q):
+        return _plan_for(problem, backend_lib.backend_of(inputs.q)).explain()
+
+
+def _forward(
+    q, k, v, adt, dt, trap, q_bias, k_bias, angles, d=None, z=None, chunk_size=64
+) -> torch.Tensor:
+    tensors = (q, k, v, adt, dt, trap, q_bias, k_bias, angles, d, z)
+    _refuse_gradients(tensors)
+    problem, inputs = contract.check(*tensors, chunk_size)
     out = torch.empty(problem.B, problem.S, problem.H, problem.V, dtype=v.dtype, device=v.device)
     if problem.empty:
         return out
     backend = backend_lib.backend_of(q)
     with backend_lib.device_guard(q):
-        plan = _plan(problem, backend, backend_lib.core_count(backend))
+        plan = _plan_for(problem, backend)
         target = torch.empty_like(out, dtype=torch.float32) if plan.stage_output else out
-        make_launch(problem, inputs, target, backend, plan).run()
+        launches = make_launches(problem, inputs, target, backend, plan)
+        compiled = [launch.run() for launch in launches]
     if plan.stage_output:
         out.copy_(target)
+    # A call that had to copy an argument, or that no_grad() allowed, is checked in full every time.
+    if (
+        launch_lib.repeatable(backend)
+        and all(map(operator.is_, tensors, inputs.in_order()))
+        and not any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    ):
+        _local.made = plan, launches, compiled
     return out
 
 
-def make_launch(
+def _refuse_gradients(tensors: Sequence[torch.Tensor | None]) -> None:
+    if not torch.is_grad_enabled():
+        return
+    for i, tensor in enumerate(tensors):
+        if tensor is not None and tensor.requires_grad:
+            raise NotImplementedError(
+                f"{contract.ARGUMENTS[i]}: got a tensor that requires a gradient, but "
+                "mamba3_siso_fwd has no backward yet; allowed: tensors after detach(), or a call "
+                "under torch.no_grad()"
+            )
+
+
+# What _forward leaves for the public function to remember: plan, launches, compiled kernels.
+_Made = tuple[plan_lib.Plan, Sequence[launch_lib.Launch], Sequence[Any]]
+
+
+class _Prepared:
+    """A call on a GPU that was made before: what is left is to recognise it and to launch.
+
+    It saves checks, torch's dispatcher, plan and Triton's search for the kernels: README.md has the
+    host time with and without.
+    """
+
+    def __init__(
+        self,
+        made: _Made,
+        tensors: Sequence[torch.Tensor | None],
+        out: torch.Tensor,
+    ):
+        plan, launches, compiled = made
+        present = [tensor for tensor in tensors if tensor is not None]
+        # One call compares types, dtypes, devices, sizes, strides, and what torch's dispatcher
+        # looks at (gradients, lazy negation, modes, transforms) of all tensors, in 2 us; asking
+        # them one by one takes 16.
+        self._guards = guards.TensorGuards(
+            *present,
+            # Declared with other types than it takes (torch 2.13).
+            dynamic_dims_sizes=[list(t.shape) for t in present],  # type: ignore[misc]
+            dynamic_dims_strides=[list(t.stride()) for t in present],  # type: ignore[misc]
+        )
+        self._alignments = [tensor.data_ptr() & 15 for tensor in present]
+        self._present = [i for i, tensor in enumerate(tensors) if tensor is not None]
+        self._shape, self._dtype, self._device = out.shape, out.dtype, out.device
+        self._slots = plan.slots
+        self._state_bytes = 4 * plan.slots * plan.state
+        self._workspace_bytes = plan.workspace_bytes
+        self._launches = []
+        names = [f"{contract.ARGUMENTS[i]}_ptr" for i in self._present]
+        names += [f"{name}_ptr" for name in ("out", *_WORKSPACE)]
+        for launch, kernel_ in zip(launches, compiled, strict=True):
+            given = [name for name in names if launch.args.get(name) is not None]
+            order = [names.index(name) for name in given]
+            self._launches.append((launch_lib.Repeated(launch, kernel_, given), order))
+
+    def addresses_of(self, tensors: Sequence[torch.Tensor | None]) -> list[int] | None:
+        """Of the tensors that are given; None when this is another call."""
+        present: Any = [tensors[i] for i in self._present]
+        if not self._guards.check(*present):
+            return None
+        addresses = [tensor.data_ptr() for tensor in present]
+        if [address & 15 for address in addresses] != self._alignments:
+            return None
+        return addresses
+
+    def run(self, addresses: list[int]) -> torch.Tensor:
+        if self._device.index != torch.cuda.current_device():
+            with torch.cuda.device(self._device):
+                return self.run(addresses)
+        out = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        addresses.append(out.data_ptr())
+        if self._slots:
+            # As _workspace lays it out. Freed when this returns; the allocator keeps its order.
+            whole = torch.empty(self._workspace_bytes, dtype=torch.int8, device=self._device)
+            states = whole.data_ptr()
+            decays = states + self._state_bytes
+            addresses += (states, decays, decays + 4 * self._slots)
+        for launch, order in self._launches:
+            launch.run(addresses, order)
+        return out
+
+
+_MAX_PREPARED = 1024
+_prepared: dict[Any, list[_Prepared]] = {}
+_local = threading.local()  # made: what _forward made for the public function to remember
+
+
+def make_launches(
     problem: problem_lib.Problem,
     inputs: contract.Inputs,
     out: torch.Tensor,
     backend: str,
     plan: plan_lib.Plan,
-) -> launch_lib.Launch:
-    """The launch that a plan stands for, without launching.
+) -> list[launch_lib.Launch]:
+    """The launches that a plan stands for, without launching; allocates their workspace.
 
-    Tools compile it; the plan's backend need not be present, and the tensors may be on any device.
+    Tools compile them; the plan's backend need not be present, and the tensors may be on any
+    device.
     """
+    workspace = _workspace(problem, plan, out.device)
     strides = problem.strides
     args = {
         "q_ptr": inputs.q,
@@ -103,8 +255,11 @@ def make_launch(
         "d_ptr": inputs.d,
         "z_ptr": inputs.z,
         "out_ptr": out,
+        **{f"{name}_ptr": value for name, value in zip(_WORKSPACE, workspace, strict=True)},
         "S": problem.S,
-        "num_tasks": plan.num_tasks,
+        "num_segments": plan.segments,
+        "num_slots": plan.segments - 1,
+        "segment": plan.segment,
     }
     for name, (batch, _, head) in (
         ("q", strides.q),
@@ -118,15 +273,66 @@ def make_launch(
     for name, (batch, head) in (("adt", strides.adt), ("dt", strides.dt), ("trap", strides.trap)):
         args[f"{name}_stride_b"] = batch
         args[f"{name}_stride_h"] = head
-    return launch_lib.Launch(
-        kernel=kernel.mamba3_siso_fwd,
-        backend=backend,
-        grid=(plan.programs,),
-        args=args,
-        constants=plan.constants,
-        options=plan.options,
-    )
+    launches = []
+    for each in plan.kernels:
+        function = _KERNELS[each.kernel]
+        own = args | {"num_tasks": each.num_tasks}
+        if plan.slots:
+            own["heads"] = plan.slots // (problem.B * (plan.segments - 1))
+        launches.append(
+            launch_lib.Launch(
+                kernel=function,
+                backend=backend,
+                grid=(each.programs,),
+                args={name: own[name] for name in function.arg_names if name in own},
+                constants=each.constants,
+                options=each.options,
+            )
+        )
+    return launches
+
+
+_WORKSPACE = ("states", "decays", "units")
+
+
+def _workspace(
+    problem: problem_lib.Problem, plan: plan_lib.Plan, device: torch.device
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """States between the kernels of a split sequence, with their decays and, for fp16, units."""
+    if not plan.slots:
+        return None, None, None
+    whole = torch.empty(plan.workspace_bytes // 4, dtype=torch.float32, device=device)
+    states = plan.slots * plan.state
+    units = whole[states + plan.slots :] if problem.dtype == problem_lib.FLOAT16 else None
+    return whole, whole[states : states + plan.slots], units
 
 
 # Callers repeat few shapes: planning once per shape keeps the host's share of a small call low.
 _plan = functools.lru_cache(maxsize=1024)(plan_lib.make_plan)
+
+
+def _plan_for(problem: problem_lib.Problem, backend: str) -> plan_lib.Plan:
+    return _plan(problem, backend, backend_lib.device_cores(backend), backend_lib.program_limit())
+
+
+def _fake(
+    q, k, v, adt, dt, trap, q_bias, k_bias, angles, d=None, z=None, chunk_size=64
+) -> torch.Tensor:
+    """Shape, dtype and errors without a computation: torch.compile, FakeTensor, meta tensors."""
+    tensors = (q, k, v, adt, dt, trap, q_bias, k_bias, angles, d, z)
+    _refuse_gradients(tensors)
+    contract.check(*tensors, chunk_size)
+    return torch.empty(v.shape, dtype=v.dtype, device=v.device)
+
+
+_LIBRARY = torch.library.Library("ascend_ops", "FRAGMENT")
+_LIBRARY.define(
+    "mamba3_siso_fwd(Tensor q, Tensor k, Tensor v, Tensor adt, Tensor dt, Tensor trap, "
+    "Tensor q_bias, Tensor k_bias, Tensor angles, Tensor? d=None, Tensor? z=None, "
+    "int chunk_size=64) -> Tensor"
+)
+for _key in ("CPU", "CUDA", "PrivateUse1"):  # PrivateUse1 is torch_npu's
+    _LIBRARY.impl("mamba3_siso_fwd", _forward, _key)
+for _key in ("SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA"):
+    _LIBRARY.impl("mamba3_siso_fwd", _fake, _key)  # raises the contract's error
+torch.library.register_fake("ascend_ops::mamba3_siso_fwd", _fake, lib=_LIBRARY)

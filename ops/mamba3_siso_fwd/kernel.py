@@ -1,102 +1,38 @@
-"""The Triton kernel of mamba3_siso_fwd: one program walks the chunks of one (batch, head, V tile).
+"""The Triton kernel of mamba3_siso_fwd: one program walks the tiles of one (batch, head, V tile).
 
 One portable source for every device, written for Ascend's rules (no tensor with a second user is
-split, halves are never joined, masked loads only, no `%` or `//` on tensors, the grid is the core
-count) and valid in upstream Triton.
+split, masked loads only, no `%` or `//` on tensors, the grid is the core count) and valid in
+upstream Triton. `GPU` chooses between two arrangements of the same computation; tile.py has both.
 
-The rotation acts on interleaved pairs (2i, 2i+1), so q, k and the state's K axis live as two halves
-all the way: the even and the odd elements of the pairs. A product over K is the sum of the products
-over the halves, and nothing is put back together.
-
-Names: T tokens of a tile, K2 = BLOCK_K / 2 pairs, N = BLOCK_V columns of v.
+Names: T tokens of a tile, K2 = BLOCK_K / 2 columns of a half, N = BLOCK_V columns of v.
 """
 
 import triton
 import triton.language as tl
 
-# Below this, adt is a full reset. Any bound under -104 keeps exp() exact (e^-104 rounds to 0 in
-# fp32), and -inf has to go: its differences are NaN. With this one, 64 integer parts add exactly.
-RESET = tl.constexpr(-65536.0)
+from ops.mamba3_siso_fwd.device_math import exponential, power_of_two, sigmoid, sin_cos
+from ops.mamba3_siso_fwd.tile import (
+    biased_columns,
+    even_odd_bias,
+    join_halves,
+    load_gates,
+    load_halves,
+    load_rows,
+    rotate_columns,
+    rotate_even_odd,
+    row_offsets,
+    running_sums,
+    step_weights,
+)
 
 # The unit of a state without content, 2^-60: its square and its quotients are normal numbers.
 MIN_UNIT = tl.constexpr(8.673617379884035e-19)
+# 2^60: while adt > 0 the unit of an empty state would grow until it is inf.
+MAX_UNIT = tl.constexpr(1.152921504606847e18)
 
 
-@triton.jit
-def sin_cos(theta):
-    """Sine and cosine of fp32 radians; absolute error below 2^-22 for |theta| <= 2^13 * pi.
-
-    theta = n * pi + r with |r| <= pi / 2 (Cody and Waite): pi is split into 11 + 11 + 24 bits, so
-    the first two products and differences are exact for |n| <= 2^13, with fused multiply-adds or
-    without. cos r = sin(pi/2 - |r|), which shares the polynomial. Cosines below 6e-8 may have the
-    wrong sign (2 of the 16001 multiples of pi/2 around 0). Taking that difference from the
-    unrounded r mends it, but then K = 256 no longer fits the on-chip memory of arch32.
-    """
-    n = tl.floor(theta * 0.3183098861837907 + 0.5)
-    r = theta - n * 3.140625
-    r = r - n * 0.0009675025939941406
-    r = r - n * 1.5099580252808664e-07
-    # The sign of an odd number of half turns goes to the arguments of the odd polynomial.
-    sign = 1.0 - 2.0 * (n - 2.0 * tl.floor(n * 0.5))
-    to_quarter = (1.5707963705062866 - tl.abs(r)) - 4.371138828673793e-08
-    return _sin_polynomial(sign * r), _sin_polynomial(sign * to_quarter)
-
-
-@triton.jit
-def _sin_polynomial(x):
-    # Minimax on [-pi/2, pi/2], odd, degree 9: 4.7e-9 off in exact arithmetic, 1.1e-7 evaluated in
-    # fp32.
-    x2 = x * x
-    p = -0.00019806601591377905 + x2 * 2.6000244746924966e-06
-    p = 0.0083330171045247 + x2 * p
-    p = -0.16666657088931647 + x2 * p
-    return x + x * (x2 * p)
-
-
-@triton.jit
-def sigmoid(x):
-    # Accurate relative to its value for either sign: for x < -88 the exponential is inf and the
-    # result 0 (the true one is < 1e-38).
-    return 1.0 / (1.0 + tl.exp(-x))
-
-
-@triton.jit
-def power_of_two(x):
-    # The exponent bits alone: 2^floor(log2 x) of a positive normal scalar.
-    bits = x.to(tl.int32, bitcast=True) & 0x7F800000
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _row_offsets(rows, STRIDE: tl.constexpr):
-    # 64 rows of a stride up to 2^24 stay inside int32; a wider one (a view into a huge tensor)
-    # needs 64-bit offsets.
-    if STRIDE <= 16777216:
-        return rows[:, None] * STRIDE
-    else:
-        return rows[:, None].to(tl.int64) * STRIDE
-
-
-@triton.jit
-def _bias_halves(ptrs, mask, BLOCK_K: tl.constexpr):
-    # Stride-2 loads would do as well, but Ascend's arch35 compiler (1.2.0) rejects them masked.
-    row = tl.load(ptrs, mask=mask, other=0.0)  # [BLOCK_K]
-    even, odd = tl.split(tl.reshape(row, (BLOCK_K // 2, 2)))
-    return even.to(tl.float32), odd.to(tl.float32)  # [K2] each
-
-
-@triton.jit
-def _biased_halves(ptrs, mask, even_bias, odd_bias, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr):
-    # The raw 16-bit tile is split before anything else uses it; the fp32 bias comes afterwards.
-    raw = tl.load(ptrs, mask=mask, other=0.0)  # [T, BLOCK_K]
-    even, odd = tl.split(tl.reshape(raw, (BLOCK_T, BLOCK_K // 2, 2)))
-    even = even.to(tl.float32) + even_bias[None, :]
-    odd = odd.to(tl.float32) + odd_bias[None, :]
-    return even, odd  # [T, K2] each
-
-
-# S and num_tasks vary from call to call and gain nothing from a variant of their own (1, or 16 n).
-@triton.jit(do_not_specialize=["S", "num_tasks"])
+# S and the counts vary from call to call and gain nothing from a variant of their own (1, or 16 n).
+@triton.jit(do_not_specialize=["S", "num_tasks", "num_segments", "segment"])
 def mamba3_siso_fwd(
     q_ptr,
     k_ptr,
@@ -110,8 +46,12 @@ def mamba3_siso_fwd(
     d_ptr,
     z_ptr,
     out_ptr,
+    states_ptr,
+    units_ptr,
     S,
     num_tasks,
+    num_segments,
+    segment,
     q_stride_b,
     q_stride_h,
     k_stride_b,
@@ -149,24 +89,44 @@ def mamba3_siso_fwd(
     SCALE_OPERANDS: tl.constexpr,
     FP32_DOTS: tl.constexpr,
     FILL_V: tl.constexpr,
+    ONE_TILE: tl.constexpr,
+    SEGMENTED: tl.constexpr,
+    GPU: tl.constexpr,
+    JOIN: tl.constexpr,
+    PREFETCH: tl.constexpr,
 ):
+    """Outputs of all tokens of a task: a whole sequence or, SEGMENTED, `segment` tokens of it.
+
+    ONE_TILE: the sequence is one tile, so that no state is needed. JOIN (GPU): q, k and the state
+    are one tile of BLOCK_K columns. PREFETCH (GPU): a tile is loaded while the one before it is
+    computed.
+    """
     V_TILES: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
     K2: tl.constexpr = BLOCK_K // 2
+    STATE_K: tl.constexpr = BLOCK_K if JOIN else BLOCK_K // 2
+    ANGLE_PAIRS: tl.constexpr = BLOCK_K // 4 if GPU else BLOCK_K // 2
     # The matrix operands' dtype: the inputs' own, except where the plan says that the device cannot
     # multiply it (see plan.py).
     DOT: tl.constexpr = tl.float32 if FP32_DOTS else q_ptr.dtype.element_ty
 
     rows = tl.arange(0, BLOCK_T)
-    cols = tl.arange(0, BLOCK_K)
-    pairs = tl.arange(0, K2)
+    state_rows = tl.arange(0, STATE_K)
     v_lane = tl.arange(0, BLOCK_V)
     earlier = rows[:, None] > rows[None, :]  # [T, T]: token j strictly before token i
-    up_to = rows[:, None] >= rows[None, :]
 
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
         v_tile = task % V_TILES
         h = (task // V_TILES) % H
-        b = tl.cast(task // (V_TILES * H), tl.int64)
+        if SEGMENTED:
+            # Heads next to each other: they share q and k in the cache.
+            segment_index = (task // (V_TILES * H)) % num_segments
+            b = tl.cast(task // (V_TILES * H) // num_segments, tl.int64)
+            first = segment_index * segment
+            last = tl.minimum(first + segment, S)
+        else:
+            b = tl.cast(task // (V_TILES * H), tl.int64)
+            first = 0
+            last = S
         hq = tl.cast(h // HEADS_PER_GROUP, tl.int64)
         h64 = tl.cast(h, tl.int64)
         v_cols = v_tile * BLOCK_V + v_lane
@@ -185,127 +145,213 @@ def mamba3_siso_fwd(
 
         q_bias_base = q_bias_ptr + h64 * Q_BIAS_STRIDE_H
         k_bias_base = k_bias_ptr + h64 * K_BIAS_STRIDE_H
-        k_mask = cols < K
-        q_bias_even, q_bias_odd = _bias_halves(q_bias_base + cols, k_mask, BLOCK_K)
-        k_bias_even, k_bias_odd = _bias_halves(k_bias_base + cols, k_mask, BLOCK_K)
+        if not GPU:
+            q_bias_a, q_bias_b = even_odd_bias(q_bias_base, K, BLOCK_K)
+            k_bias_a, k_bias_b = even_odd_bias(k_bias_base, K, BLOCK_K)
         if HAS_D:
             skip = tl.load(d_ptr + h64 * D_STRIDE_H)
 
-        state_even = tl.zeros((K2, BLOCK_V), dtype=tl.float32)
-        state_odd = tl.zeros((K2, BLOCK_V), dtype=tl.float32)
+        if not ONE_TILE:
+            state_a = tl.zeros((STATE_K, BLOCK_V), dtype=tl.float32)
+            if not JOIN:
+                state_b = tl.zeros((STATE_K, BLOCK_V), dtype=tl.float32)
         unit = MIN_UNIT
+        if SEGMENTED:
+            # What the segments before this one leave; segment_scan wrote it. Slot s is what segment
+            # s + 1 begins with.
+            slot = (b * (num_segments - 1) + segment_index - 1) * (H * V_TILES) + (
+                task % (V_TILES * H)
+            )
+            has_past = segment_index > 0
+            state_ptrs = states_ptr + slot * (BLOCK_K * BLOCK_V)
+            state_ptrs += state_rows[:, None] * BLOCK_V + v_lane[None, :]
+            state_mask = (state_rows >= 0)[:, None] & (v_lane >= 0)[None, :] & has_past
+            state_a = tl.load(state_ptrs, mask=state_mask, other=0.0)
+            if not JOIN:
+                state_b = tl.load(state_ptrs + K2 * BLOCK_V, mask=state_mask, other=0.0)
+            if SCALE_OPERANDS:
+                unit = tl.load(units_ptr + slot, mask=has_past, other=MIN_UNIT)
+                state_a = state_a / unit
+                if not JOIN:
+                    state_b = state_b / unit
 
-        for start in range(0, S, BLOCK_T):
+        if PREFETCH:
+            k_raw_a, k_raw_b = load_halves(k_base, first, S, rows, K, BLOCK_K, K_STRIDE_S, GPU)
+            if A > 0:
+                angles = load_rows(angles_base, first, S, rows, 0, ANGLE_PAIRS, A, ANGLES_STRIDE_S)
+            q_raw_a, q_raw_b = load_halves(q_base, first, S, rows, K, BLOCK_K, Q_STRIDE_S, GPU)
+            v = load_v(v_base, first, S, rows, v_cols, V, V_STRIDE_S, FILL_V)
+            adt, dt, trap, dt_next, trap_next = load_gates(
+                adt_base, dt_base, trap_base, first, S, rows
+            )
+
+        for start in range(first, last, BLOCK_T):
             start64 = tl.cast(start, tl.int64)
-            left = S - start  # tokens from here to the end; the last tile has fewer than BLOCK_T
-            in_seq = rows < left
-
-            # Gates, [T] fp32. Beyond the end all are 0: such a token neither decays nor adds. The
-            # first token's adt has nothing to scale; as 0 it cannot make inf * 0 of it. That is not
-            # in the load's mask: Ascend's compiler (1.2.0) loads whole tiles, past the tensor's
-            # end, unless a mask is a plain range.
-            adt = tl.load(adt_base + start64 + rows, mask=in_seq, other=0.0)
-            adt = tl.where(rows > -start, adt, 0.0)
-            dt = tl.load(dt_base + start64 + rows, mask=in_seq, other=0.0)
-            trap = tl.load(trap_base + start64 + rows, mask=in_seq, other=0.0)
-            # nu looks one token ahead, across the tile's edge, and is 0 at the last token.
-            in_seq_next = rows < left - 1
-            dt_next = tl.load(dt_base + start64 + 1 + rows, mask=in_seq_next, other=0.0)
-            trap_next = tl.load(trap_base + start64 + 1 + rows, mask=in_seq_next, other=0.0)
-            gamma = dt * sigmoid(trap)
-            scale = gamma + dt_next * sigmoid(-trap_next)  # s = gamma + nu
-
-            # Running sums c of adt, as integer plus fraction: integers add and subtract exactly, so
-            # e^{c_i - c_j} stays accurate however many resets lie before token j. One fp32 sum near
-            # -8000 would be off by 5e-4, a unit of fp16 (measured: up to 1.18 times r's error).
-            # Masked sums, because a 1-D scan is a scalar loop on arch32.
-            adt = tl.where(adt < RESET, RESET, adt)
-            whole = tl.floor(adt + 0.5)
-            part = adt - whole
-            c_whole = tl.sum(tl.where(up_to, whole[None, :], 0.0), 1)
-            c_part = tl.sum(tl.where(up_to, part[None, :], 0.0), 1)
-            total_whole = tl.sum(whole, 0)
-            total_part = tl.sum(part, 0)
-            decay_in = tl.exp(c_whole + c_part)  # from the tile's start to token i
-            decay_out = tl.exp((total_whole - c_whole) + (total_part - c_part))  # j to the end
-            decay_tile = tl.exp(total_whole + total_part)
+            if not PREFETCH:
+                adt, dt, trap, dt_next, trap_next = load_gates(
+                    adt_base, dt_base, trap_base, start, S, rows
+                )
+            gamma, scale = step_weights(dt, trap, dt_next, trap_next, GPU)
+            c_whole, c_part, total_whole, total_part = running_sums(adt, rows, GPU)
+            # Decay from the tile's start to token i, from token j to the end, and of all.
+            decay_in = exponential(c_whole + c_part, GPU)
+            decay_out = exponential((total_whole - c_whole) + (total_part - c_part), GPU)
+            decay_tile = exponential(total_whole + total_part, GPU)
 
             if SCALE_OPERANDS:
                 # fp16 is subnormal below 6e-5, where products with small steps dt lie. State and
                 # weights are therefore held in units of 32 times the largest s that they contain:
                 # full precision for any dt as long as 2^-9 < |q.k| < 2^21. Powers of two, so that
                 # no operand is rounded otherwise than without a unit.
-                largest = power_of_two(32.0 * tl.max(tl.abs(scale), 0))
-                faded = power_of_two(unit * decay_tile)
-                next_unit = tl.maximum(tl.maximum(faded, largest), MIN_UNIT)
+                next_unit = next_unit_of(unit, decay_tile, scale)
                 decay_in *= unit / next_unit
                 decay_tile *= unit / next_unit
                 scale = scale / next_unit
                 unit = next_unit
 
-            # q and k: bias, rows' products, rotation, one rounding to the operand dtype.
-            qk_mask = in_seq[:, None] & k_mask[None, :]
-            q_ptrs = q_base + start64 * Q_STRIDE_S + _row_offsets(rows, Q_STRIDE_S) + cols[None, :]
-            k_ptrs = k_base + start64 * K_STRIDE_S + _row_offsets(rows, K_STRIDE_S) + cols[None, :]
-            qe, qo = _biased_halves(q_ptrs, qk_mask, q_bias_even, q_bias_odd, BLOCK_T, BLOCK_K)
-            ke, ko = _biased_halves(k_ptrs, qk_mask, k_bias_even, k_bias_odd, BLOCK_T, BLOCK_K)
-            # A rotation keeps q.k at equal positions.
-            diagonal = gamma * tl.sum(qe * ke + qo * ko, 1)
+            # q and k: bias, rows' products, rotation, one rounding to the operand dtype. A rotation
+            # keeps q.k at equal positions.
+            if not PREFETCH:
+                q_raw_a, q_raw_b = load_halves(q_base, start, S, rows, K, BLOCK_K, Q_STRIDE_S, GPU)
+                k_raw_a, k_raw_b = load_halves(k_base, start, S, rows, K, BLOCK_K, K_STRIDE_S, GPU)
+                if A > 0:
+                    # Angle 0 beyond A: those pairs stay as they are.
+                    angles = load_rows(
+                        angles_base, start, S, rows, 0, ANGLE_PAIRS, A, ANGLES_STRIDE_S
+                    )
+            if GPU:
+                # One half after the other: both at once take more registers than there are.
+                k_a = biased_columns(k_raw_a, k_bias_base, 0, K)
+                q_a = biased_columns(q_raw_a, q_bias_base, 0, K)
+                dots = tl.sum(q_a * k_a, 1)
+                if A > 0:
+                    sin, cos = sin_cos(angles)
+                    k_rot_a = rotate_columns(k_a, sin, cos, DOT)
+                    q_rot_a = rotate_columns(q_a, sin, cos, DOT)
+                else:
+                    k_rot_a = k_a.to(DOT)
+                    q_rot_a = q_a.to(DOT)
+                k_b = biased_columns(k_raw_b, k_bias_base, K2, K)
+                q_b = biased_columns(q_raw_b, q_bias_base, K2, K)
+                dots += tl.sum(q_b * k_b, 1)
+                if A > ANGLE_PAIRS:
+                    sin, cos = sin_cos(
+                        load_rows(
+                            angles_base,
+                            start,
+                            S,
+                            rows,
+                            ANGLE_PAIRS,
+                            ANGLE_PAIRS,
+                            A,
+                            ANGLES_STRIDE_S,
+                        )
+                    )
+                    k_rot_b = rotate_columns(k_b, sin, cos, DOT)
+                    q_rot_b = rotate_columns(q_b, sin, cos, DOT)
+                else:
+                    k_rot_b = k_b.to(DOT)
+                    q_rot_b = q_b.to(DOT)
+                if JOIN:
+                    k_rot_a = join_halves(k_rot_a, k_rot_b)
+                    q_rot_a = join_halves(q_rot_a, q_rot_b)
+            else:
+                q_even = q_raw_a.to(tl.float32) + q_bias_a[None, :]
+                q_odd = q_raw_b.to(tl.float32) + q_bias_b[None, :]
+                k_even = k_raw_a.to(tl.float32) + k_bias_a[None, :]
+                k_odd = k_raw_b.to(tl.float32) + k_bias_b[None, :]
+                dots = tl.sum(q_even * k_even + q_odd * k_odd, 1)
+                if A > 0:
+                    sin, cos = sin_cos(angles)
+                    q_rot_a, q_rot_b = rotate_even_odd(q_even, q_odd, sin, cos, DOT)
+                    k_rot_a, k_rot_b = rotate_even_odd(k_even, k_odd, sin, cos, DOT)
+                else:
+                    q_rot_a = q_even.to(DOT)
+                    q_rot_b = q_odd.to(DOT)
+                    k_rot_a = k_even.to(DOT)
+                    k_rot_b = k_odd.to(DOT)
+            diagonal = gamma * dots
             if HAS_D:
                 diagonal += skip
-            if A > 0:
-                angles_ptrs = angles_base + start64 * ANGLES_STRIDE_S
-                angles_ptrs += _row_offsets(rows, ANGLES_STRIDE_S) + pairs[None, :]
-                angles_mask = in_seq[:, None] & (pairs < A)[None, :]
-                # Angle 0 beyond A: those pairs stay as they are.
-                sin, cos = sin_cos(tl.load(angles_ptrs, mask=angles_mask, other=0.0))
-                q_rot_even = (qe * cos - qo * sin).to(DOT)
-                q_rot_odd = (qe * sin + qo * cos).to(DOT)
-                k_rot_even = (ke * cos - ko * sin).to(DOT)
-                k_rot_odd = (ke * sin + ko * cos).to(DOT)
-            else:
-                q_rot_even = qe.to(DOT)
-                q_rot_odd = qo.to(DOT)
-                k_rot_even = ke.to(DOT)
-                k_rot_odd = ko.to(DOT)
 
-            # Weights of earlier tokens of the tile, [T, T] fp32. The exponent is masked before
-            # exp(): above the diagonal it could overflow.
-            exponent = c_whole[:, None] - c_whole[None, :]
-            exponent += c_part[:, None] - c_part[None, :]
-            decay = tl.exp(tl.where(earlier, exponent, -256.0))  # exactly 0 where masked
-            weights = tl.dot(q_rot_even, tl.trans(k_rot_even), input_precision="ieee")
-            weights += tl.dot(q_rot_odd, tl.trans(k_rot_odd), input_precision="ieee")
-            weights = weights * (decay * scale[None, :])
+            # Weights of earlier tokens of the tile, [T, T] fp32. The exponent is masked before the
+            # exponential: above the diagonal it could overflow. Token j's fraction goes to its own
+            # weight, which is one [T, T] operation and, on a GPU, one change of layout less.
+            weights = tl.dot(q_rot_a, tl.trans(k_rot_a), input_precision="ieee")
+            if not JOIN:
+                weights += tl.dot(q_rot_b, tl.trans(k_rot_b), input_precision="ieee")
+            exponent = c_whole[:, None] - c_whole[None, :] + c_part[:, None]
+            decay = exponential(tl.where(earlier, exponent, -256.0), GPU)  # exactly 0 where masked
+            weights = weights * (scale * exponential(-c_part, GPU))[None, :] * decay
 
-            v_mask = in_seq[:, None] & (v_cols < V)[None, :]
-            v_ptrs = v_base + start64 * V_STRIDE_S + v_cols[None, :]
-            v_ptrs += _row_offsets(rows, V_STRIDE_S)
-            v = tl.load(v_ptrs, mask=v_mask, other=0.0)  # [T, N]
-            if FILL_V:
-                v = tl.where(v_mask, v, 0.0)
+            v_mask = (rows < S - start)[:, None] & (v_cols < V)[None, :]
+            if not PREFETCH:
+                v = load_v(v_base, start, S, rows, v_cols, V, V_STRIDE_S, FILL_V)  # [T, N]
+            if HAS_Z:
+                z_ptrs = z_base + start64 * Z_STRIDE_S + v_cols[None, :]
+                z_ptrs += row_offsets(rows, Z_STRIDE_S)
+                if PREFETCH:
+                    z = tl.load(z_ptrs, mask=v_mask, other=0.0)
             v_fp32 = v.to(tl.float32)
 
             # Output: state before the tile, earlier tokens of the tile, the token itself.
-            o = tl.dot(q_rot_even, state_even.to(DOT), input_precision="ieee")
-            o += tl.dot(q_rot_odd, state_odd.to(DOT), input_precision="ieee")
-            o = o * decay_in[:, None]
-            o += tl.dot(weights.to(DOT), v.to(DOT), input_precision="ieee")
+            if ONE_TILE:
+                o = tl.dot(weights.to(DOT), v.to(DOT), input_precision="ieee")
+            else:
+                o = tl.dot(q_rot_a, state_a.to(DOT), input_precision="ieee")
+                if not JOIN:
+                    o += tl.dot(q_rot_b, state_b.to(DOT), input_precision="ieee")
+                o = o * decay_in[:, None]
+                o += tl.dot(weights.to(DOT), v.to(DOT), input_precision="ieee")
             if SCALE_OPERANDS:
                 o = o * unit
             o += diagonal[:, None] * v_fp32
+            if not ONE_TILE:
+                # State: the weight goes to v, exact in 16 bits; k has been rounded already.
+                v_weighted = (v_fp32 * (scale * decay_out)[:, None]).to(DOT)
 
-            # State: the weight goes to v, which is exact in 16 bits; k has been rounded already.
-            v_weighted = (v_fp32 * (scale * decay_out)[:, None]).to(DOT)
-            state_even *= decay_tile
-            state_even += tl.dot(tl.trans(k_rot_even), v_weighted, input_precision="ieee")
-            state_odd *= decay_tile
-            state_odd += tl.dot(tl.trans(k_rot_odd), v_weighted, input_precision="ieee")
+            if PREFETCH:
+                ahead = start + BLOCK_T
+                k_raw_a, k_raw_b = load_halves(k_base, ahead, S, rows, K, BLOCK_K, K_STRIDE_S, GPU)
+                if A > 0:
+                    angles = load_rows(
+                        angles_base, ahead, S, rows, 0, ANGLE_PAIRS, A, ANGLES_STRIDE_S
+                    )
+                q_raw_a, q_raw_b = load_halves(q_base, ahead, S, rows, K, BLOCK_K, Q_STRIDE_S, GPU)
+                v = load_v(v_base, ahead, S, rows, v_cols, V, V_STRIDE_S, FILL_V)
+                adt, dt, trap, dt_next, trap_next = load_gates(
+                    adt_base, dt_base, trap_base, ahead, S, rows
+                )
+
+            if not ONE_TILE:
+                state_a *= decay_tile
+                state_a += tl.dot(tl.trans(k_rot_a), v_weighted, input_precision="ieee")
+                if not JOIN:
+                    state_b *= decay_tile
+                    state_b += tl.dot(tl.trans(k_rot_b), v_weighted, input_precision="ieee")
 
             if HAS_Z:
-                z_ptrs = z_base + start64 * Z_STRIDE_S + v_cols[None, :]
-                z_ptrs += _row_offsets(rows, Z_STRIDE_S)
-                z = tl.load(z_ptrs, mask=v_mask, other=0.0).to(tl.float32)
-                o = o * (z * sigmoid(z))
-            out_ptrs = out_base + start64 * (H * V) + _row_offsets(rows, H * V) + v_cols[None, :]
+                if not PREFETCH:
+                    z = tl.load(z_ptrs, mask=v_mask, other=0.0)
+                z_fp32 = z.to(tl.float32)
+                o = o * (z_fp32 * sigmoid(z_fp32, GPU))
+            out_ptrs = out_base + start64 * (H * V) + row_offsets(rows, H * V) + v_cols[None, :]
             tl.store(out_ptrs, o.to(out_ptr.dtype.element_ty), mask=v_mask)
+
+
+@triton.jit
+def load_v(base, start, S, rows, v_cols, V: tl.constexpr, STRIDE: tl.constexpr, FILL: tl.constexpr):
+    mask = (rows < S - start)[:, None] & (v_cols < V)[None, :]
+    ptrs = base + tl.cast(start, tl.int64) * STRIDE + v_cols[None, :] + row_offsets(rows, STRIDE)
+    v = tl.load(ptrs, mask=mask, other=0.0)  # [T, N]
+    if FILL:
+        v = tl.where(mask, v, 0.0)
+    return v
+
+
+@triton.jit
+def next_unit_of(unit, decay, scale):
+    """The unit after a tile: a power of two, 32 times the largest |s| so far, faded by decay."""
+    largest = power_of_two(32.0 * tl.max(tl.abs(scale), 0))
+    faded = power_of_two(tl.minimum(unit * decay, MAX_UNIT))
+    return tl.maximum(tl.maximum(faded, largest), MIN_UNIT)

@@ -42,8 +42,12 @@ def _plan(backend="npu-arch32", cores=24, **changes):
     return plan_lib.make_plan(dataclasses.replace(_PROBLEM, **changes), backend, cores)
 
 
+def _forward(**changes):
+    return _plan(**changes).kernels[-1]
+
+
 def _tiles(**changes):
-    constants = _plan(**changes).constants
+    constants = _forward(**changes).constants
     return constants["BLOCK_T"], constants["BLOCK_K"], constants["BLOCK_V"]
 
 
@@ -59,11 +63,15 @@ class PlanTest(parameterized.TestCase):
 
     def test_the_quoted_example(self):
         plan = _plan()
-        self.assertEqual(plan.num_tasks, 1 * 4 * 3)
-        self.assertEqual(plan.programs, 12)
+        self.assertEqual(plan.path, plan_lib.DENSE)
         self.assertFalse(plan.stage_output)
+        self.assertEqual((plan.segments, plan.slots, plan.workspace_bytes), (1, 0, 0))
+        (kernel,) = plan.kernels
         self.assertEqual(
-            plan.constants,
+            (kernel.kernel, kernel.num_tasks, kernel.programs), ("mamba3_siso_fwd", 12, 12)
+        )
+        self.assertEqual(
+            kernel.constants,
             {
                 "H": 4,
                 "HEADS_PER_GROUP": 2,
@@ -86,7 +94,106 @@ class PlanTest(parameterized.TestCase):
                 "SCALE_OPERANDS": True,
                 "FP32_DOTS": False,
                 "FILL_V": False,
+                "ONE_TILE": False,
+                "SEGMENTED": False,
+                "GPU": False,
+                "JOIN": False,
+                "PREFETCH": False,
             },
+        )
+
+    @parameterized.parameters(
+        # backend, cores, (B, S, Hq, H, K, V), path, segments, tokens of each
+        ("cuda", 1056, (8, 4096, 1, 32, 128, 64), plan_lib.DENSE, 1, 4096),
+        ("cuda", 1056, (1, 4096, 1, 32, 128, 64), plan_lib.SPLIT, 8, 512),
+        ("cuda", 1056, (1, 32768, 1, 32, 128, 64), plan_lib.SPLIT, 8, 4096),
+        ("cuda", 1056, (4, 2048, 8, 32, 64, 64), plan_lib.SPLIT, 2, 1024),
+        ("cuda", 1056, (2, 2048, 4, 16, 128, 128), plan_lib.SPLIT, 4, 512),
+        ("cuda", 1056, (1, 128, 2, 4, 64, 96), plan_lib.ONE_TILE, 1, 128),
+        # Each side of every border.
+        ("cuda", 1056, (1, 64, 1, 1, 128, 64), plan_lib.ONE_TILE, 1, 64),
+        ("cuda", 1056, (1, 65, 1, 1, 128, 64), plan_lib.DENSE, 1, 128),
+        ("cuda", 1056, (1, 129, 1, 1, 64, 64), plan_lib.DENSE, 1, 192),
+        ("cuda", 1056, (4, 128, 1, 33, 64, 64), plan_lib.ONE_TILE, 1, 128),  # 132 tasks, one each
+        ("cuda", 1056, (1, 128, 1, 133, 64, 64), plan_lib.DENSE, 1, 128),
+        ("cuda", 1056, (1, 320, 1, 1, 64, 64), plan_lib.DENSE, 1, 320),  # 5 tiles
+        ("cuda", 1056, (1, 321, 1, 1, 64, 64), plan_lib.SPLIT, 3, 128),
+        ("cuda", 1056, (1, 4096, 1, 132, 64, 64), plan_lib.SPLIT, 2, 2048),
+        ("cuda", 1056, (1, 4096, 1, 133, 64, 64), plan_lib.DENSE, 1, 4096),
+        ("npu-arch32", 24, (1, 4096, 1, 12, 64, 64), plan_lib.SPLIT, 2, 2048),
+        ("npu-arch32", 24, (1, 4096, 1, 13, 64, 64), plan_lib.DENSE, 1, 4096),
+        ("npu-arch32", 24, (1, 1024, 1, 1, 64, 64), plan_lib.SPLIT, 2, 512),
+        ("npu-arch32", 24, (1, 960, 1, 1, 64, 64), plan_lib.DENSE, 1, 960),
+        ("npu-arch35", 32, (1, 64, 1, 1, 64, 64), plan_lib.ONE_TILE, 1, 64),
+        ("npu-arch35", 32, (1, 33, 1, 1, 128, 64), plan_lib.DENSE, 1, 64),
+    )
+    def test_paths(self, backend, cores, sizes, path, segments, segment):
+        b, s, hq, heads, k_dim, v_dim = sizes
+        plan = _plan(backend, cores, B=b, S=s, HQ=hq, H=heads, K=k_dim, V=v_dim)
+        self.assertEqual((plan.path, plan.segments, plan.segment), (path, segments, segment))
+        self.assertLen(plan.kernels, 3 if path == plan_lib.SPLIT else 1)
+        self.assertEqual(plan.kernels[-1].constants["ONE_TILE"], path == plan_lib.ONE_TILE)
+        self.assertEqual(plan.kernels[-1].constants["SEGMENTED"], path == plan_lib.SPLIT)
+
+    def test_one_tile_in_bf16(self):
+        sizes = {"S": 64, "dtype": "bfloat16"}
+        self.assertEqual(_plan("cuda", 1056, **sizes).path, plan_lib.ONE_TILE)
+        self.assertEqual(_plan("npu-arch32", 24, **sizes).path, plan_lib.DENSE)
+
+    @parameterized.product(
+        seqlen=(384, 385, 1000, 2345, 4096), heads=(1, 3, 32), backend=("cuda", "npu-arch32")
+    )
+    def test_segments_cover_the_sequence(self, seqlen, heads, backend):
+        cores = 1056 if backend == "cuda" else 24
+        plan = _plan(backend, cores, S=seqlen, H=heads, HQ=1, V=64)
+        tile = plan.kernels[-1].constants["BLOCK_T"]
+        self.assertEqual(plan.segment % tile, 0)
+        self.assertGreaterEqual(plan.segments * plan.segment, seqlen)
+        self.assertLess((plan.segments - 1) * plan.segment, seqlen)
+        self.assertEqual(plan.slots, (plan.segments - 1) * heads)
+        self.assertEqual(plan.workspace_bytes, 4 * plan.slots * (64 * 64 + 2))
+        self.assertEqual(plan.kernels[-1].num_tasks, heads * plan.segments)
+
+    def test_a_split_in_full(self):
+        plan = _plan("cuda", 1056, S=4096, HQ=1, H=32, K=128, V=64)
+        states, scan, forward = plan.kernels
+        self.assertEqual((states.kernel, states.num_tasks), ("segment_states", 7 * 32))
+        self.assertEqual((scan.kernel, scan.num_tasks), ("segment_scan", 32 * 128 * 64 // 1024))
+        self.assertEqual((forward.kernel, forward.num_tasks), ("mamba3_siso_fwd", 8 * 32))
+        for name in ("BLOCK_T", "BLOCK_K", "BLOCK_V", "GPU", "JOIN", "SCALE_OPERANDS"):
+            self.assertEqual(states.constants[name], forward.constants[name])
+        self.assertEqual(scan.constants["STATE"], 128 * 64)
+
+    def test_a_smaller_grid_changes_grids_only(self):
+        for sizes in ({}, {"S": 4096, "H": 1, "HQ": 1}, {"S": 20}):
+            for backend, cores in (("cuda", 1056), ("npu-arch32", 24), ("cpu-reference", 4)):
+                problem = dataclasses.replace(_PROBLEM, **sizes)
+                plan = plan_lib.make_plan(problem, backend, cores)
+                other = plan_lib.make_plan(problem, backend, cores, 3)
+                self.assertEqual(
+                    [min(3, each.programs) for each in plan.kernels],
+                    [each.programs for each in other.kernels],
+                )
+                kernels = tuple(
+                    dataclasses.replace(each, programs=mine.programs)
+                    for each, mine in zip(other.kernels, plan.kernels, strict=True)
+                )
+                self.assertEqual(dataclasses.replace(other, kernels=kernels), plan)
+
+    def test_explain(self):
+        text = _plan("cuda", 1056, S=4096, HQ=1, H=32, K=128, V=64).explain()
+        self.assertEqual(
+            text.splitlines()[0],
+            "split: 32 (batch, head, V tile) tasks leave most of 264 programs idle; 64 tiles are "
+            "enough for 8 segments",
+        )
+        self.assertIn(
+            "mamba3_siso_fwd: 256 tasks on 256 programs, tiles {'t': 64, 'k': 128, ", text
+        )
+        self.assertIn("8 segments of 512 tokens, workspace of 7341824 bytes", text)
+        self.assertIn("one tile: S = 20 fits a tile of 32 tokens", _plan(S=20).explain())
+        self.assertIn(
+            "dense: 12 (batch, head, V tile) tasks of 2 tiles for 24 p", _plan().explain()
         )
 
     @parameterized.parameters(
@@ -99,7 +206,7 @@ class PlanTest(parameterized.TestCase):
         (2**20, 32, 64, 40, 40),
     )
     def test_grid_is_the_core_count_or_less(self, b, heads, v_dim, cores, programs):
-        plan = _plan(cores=cores, B=b, H=heads, V=v_dim, S=1)
+        plan = _forward(cores=cores, B=b, H=heads, V=v_dim, S=1)
         self.assertEqual(plan.programs, programs)
         self.assertLess(plan.programs, 65536)
         self.assertEqual(plan.num_tasks, b * heads * -(-v_dim // plan.constants["BLOCK_V"]))
@@ -107,7 +214,7 @@ class PlanTest(parameterized.TestCase):
     def test_more_tiles_than_the_kernel_counts(self):
         with self.assertRaisesRegex(ValueError, r"B \* H \* ceil\(V / 64\): got 2147483648, allow"):
             _plan(B=2**26, H=32, V=64)
-        self.assertEqual(_plan(B=2**26 - 2**11, H=32, V=64).num_tasks, 2**31 - 2**16)
+        self.assertEqual(_forward(B=2**26 - 2**11, H=32, V=64).num_tasks, 2**31 - 2**16)
 
     @parameterized.product(
         k_dim=(4, 16, 33, 63, 64, 65, 96, 128, 129, 200, 256),
@@ -144,46 +251,68 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual(_tiles(backend="cuda", K=256, V=64), (32, 256, 32))
 
     @parameterized.product(
-        k_dim=[16, 64, 96, 128, 256], v_dim=[1, 16, 33, 64, 96], chunk_size=[32, 64]
+        k_dim=[16, 64, 96, 128, 256],
+        v_dim=[1, 16, 33, 64, 96],
+        s=[20, 50, 100, 4096],
+        chunk=[32, 64],
     )
-    def test_cuda_never_has_fewer_columns_than_pairs_beside_64_tokens(
-        self, k_dim, v_dim, chunk_size
-    ):
-        block_t, block_k, block_v = _tiles(
-            backend="cuda", K=k_dim, V=v_dim, chunk_size=chunk_size, S=4096
+    def test_cuda_never_has_32_columns_beside_64_tokens(self, k_dim, v_dim, s, chunk):
+        block_t, _, block_v = _tiles(
+            backend="cuda", cores=1056, K=k_dim, V=v_dim, S=s, chunk_size=chunk
         )
-        self.assertTrue(block_t < 64 or block_v >= block_k // 2)
+        self.assertTrue(block_t < 64 or block_v == 64)
+
+    def test_tiles_ahead_where_registers_allow(self):
+        def ahead(**changes):
+            return [
+                each.constants["PREFETCH"]
+                for each in _plan("cuda", 1056, HQ=1, H=1, V=64, **changes).kernels
+                if "PREFETCH" in each.constants
+            ]
+
+        self.assertEqual(ahead(S=4096, K=64), [True, True])
+        self.assertEqual(ahead(S=4096, K=128), [True, False])
+        self.assertEqual(ahead(S=128, K=64), [False])
 
     @parameterized.parameters(*_BACKENDS)
     def test_bf16_is_special_in_the_interpreter_only(self, backend):
         special = backend == "cpu-reference"
         plan = _plan(backend=backend, dtype="bfloat16")
+        constants = plan.kernels[-1].constants
         self.assertEqual(plan.stage_output, special)
-        self.assertEqual(plan.constants["FP32_DOTS"], special)
-        self.assertFalse(plan.constants["SCALE_OPERANDS"])
+        self.assertEqual(constants["FP32_DOTS"], special)
+        self.assertFalse(constants["SCALE_OPERANDS"])
         plan = _plan(backend=backend, dtype="float16")
+        constants = plan.kernels[-1].constants
         self.assertFalse(plan.stage_output)
-        self.assertFalse(plan.constants["FP32_DOTS"])
-        self.assertTrue(plan.constants["SCALE_OPERANDS"])
+        self.assertFalse(constants["FP32_DOTS"])
+        self.assertTrue(constants["SCALE_OPERANDS"])
 
     @parameterized.parameters(*_BACKENDS)
     def test_v_is_filled_where_the_compiler_drops_the_zeros(self, backend):
-        self.assertEqual(_plan(backend=backend).constants["FILL_V"], backend == "npu-arch35")
+        self.assertEqual(_forward(backend=backend).constants["FILL_V"], backend == "npu-arch35")
 
     @parameterized.parameters(*_BACKENDS)
     def test_compiler_options_are_for_cuda(self, backend):
-        small = _plan(backend=backend).options
-        wide = _plan(backend=backend, K=128, V=64).options
+        small = _forward(backend=backend, S=4096).options
+        wide = _forward(backend=backend, K=256, V=64).options
+        one_tile = _forward(backend=backend, cores=1056, S=100).options
         if backend == "cuda":
             self.assertEqual(small, {"num_warps": 4, "num_stages": 1})
             self.assertEqual(wide, {"num_warps": 8, "num_stages": 1})
+            self.assertEqual(one_tile, {"num_warps": 8, "num_stages": 1})
         else:
-            self.assertEqual((small, wide), ({}, {}))
+            self.assertEqual((small, wide, one_tile), ({}, {}, {}))
 
     def test_constants_do_not_depend_on_batch_or_length(self):
         # Else every new length would compile a kernel of its own.
         longer = dataclasses.replace(_STRIDES, adt=(4000, 1000), dt=(4000, 1000), trap=(4000, 1000))
-        self.assertEqual(_plan(B=9, S=1000, strides=longer).constants, _plan().constants)
+        self.assertEqual(_forward(B=9, S=1000, strides=longer).constants, _forward().constants)
+        shorter = _plan("cuda", 1056, S=1000, strides=longer)
+        self.assertEqual(
+            [each.constants for each in shorter.kernels],
+            [each.constants for each in _plan("cuda", 1056, S=4096).kernels],
+        )
 
     def test_empty_problems(self):
         self.assertFalse(_PROBLEM.empty)

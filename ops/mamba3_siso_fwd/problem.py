@@ -28,6 +28,22 @@ class Strides:
     d: int
 
 
+# For plans whose launches and workspace are asked for, which no stride changes.
+NO_STRIDES = Strides(
+    q=(0, 0, 0),
+    k=(0, 0, 0),
+    v=(0, 0, 0),
+    angles=(0, 0, 0),
+    z=(0, 0, 0),
+    adt=(0, 0),
+    dt=(0, 0),
+    trap=(0, 0),
+    q_bias=0,
+    k_bias=0,
+    d=0,
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """A checked call of mamba3_siso_fwd_kernel.

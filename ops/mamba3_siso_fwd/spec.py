@@ -1,20 +1,26 @@
 """What mamba3_siso_fwd tells the test kit about itself."""
 
 import math
+from typing import Any
 
 from ops.mamba3_siso_fwd import cases as case_table
 from testing import cases, spec
 
 
-def launches(case: cases.Case, device: str) -> int:
-    """One kernel, whatever the shape; none when there is nothing to compute."""
-    del device
-    return 1 if math.prod(case.shape("v")) else 0
+def launches(case: cases.Case, device: str, cores: int | None = None) -> int:
+    """What the plan says: 1, or 3 for a split sequence; none when there is nothing to compute.
+
+    cores: of the device; asked for when it is not given.
+    """
+    return len(_plan(case, device, cores).kernels) if math.prod(case.shape("v")) else 0
 
 
-def workspace_bytes(case: cases.Case, device: str) -> int:
-    """Copies of what the kernel cannot read in place; fp32 staging of bf16 in the interpreter."""
-    total = 0
+def workspace_bytes(case: cases.Case, device: str, cores: int | None = None) -> int:
+    """States of a split sequence; copies of what the kernel cannot read in place; fp32 staging of
+    bf16 in the interpreter."""
+    if not math.prod(case.shape("v")):
+        return 0
+    total = _plan(case, device, cores).workspace_bytes
     for tensor in case.tensors.values():
         if tensor is None:
             continue
@@ -26,6 +32,35 @@ def workspace_bytes(case: cases.Case, device: str) -> int:
     if device == "cpu-reference" and _dtype(case) == "bfloat16":
         total += math.prod(case.shape("v")) * 4
     return total
+
+
+def _plan(case: cases.Case, device: str, cores: int | None) -> Any:
+    # Not at the top: if the spec depended on the plan, each edit of it would compute goldens again.
+    from ops.mamba3_siso_fwd import plan as plan_lib
+    from ops.mamba3_siso_fwd import problem as problem_lib
+
+    if cores is None:
+        from ops.common import backend  # imports Triton, so not before the device is prepared
+
+        cores = backend.device_cores(device)
+    b, s, heads, v_dim = case.shape("v")
+    hq, k_dim = case.shape("q")[2:]
+    problem = problem_lib.Problem(
+        B=b,
+        S=s,
+        HQ=hq,
+        H=heads,
+        K=k_dim,
+        V=v_dim,
+        A=case.shape("angles")[3],
+        dtype=_dtype(case),
+        has_d=case.tensors["d"] is not None,
+        has_z=case.tensors["z"] is not None,
+        chunk_size=case.attributes["chunk_size"],
+        # Neither launches nor workspace depend on them.
+        strides=problem_lib.NO_STRIDES,
+    )
+    return plan_lib.make_plan(problem, device, cores)
 
 
 def _dtype(case: cases.Case) -> str:
@@ -64,4 +99,16 @@ SPEC = spec.OpSpec(
     launches=launches,
     workspace_bytes=workspace_bytes,
     costs=costs,
+    baselines=(
+        # Pinned in third_party/baselines_x86_64.txt; times of 2026-11-30 are in records/.
+        spec.Baseline(
+            name="public",
+            function="testing.baselines.mamba_ssm:forward",
+            distribution="mamba-ssm",
+            devices=("cuda",),
+            minimum=2.7,
+            minimum_per_case={"*": 1.3, "perf_b1_s32768": 5.0},
+            tune="testing.baselines.mamba_ssm:tune",
+        ),
+    ),
 )

@@ -109,20 +109,28 @@ class SpecTest(parameterized.TestCase):
         self.assertEqual(op_spec.costs(case).bytes, 2 * halves + 4 * singles)
 
     def test_launches(self):
-        self.assertEqual(op_spec.launches(case_table.EXAMPLE, "cuda"), 1)
-        self.assertEqual(op_spec.launches(_BY_NAME["no_tokens"], "cuda"), 0)
+        self.assertEqual(op_spec.launches(case_table.EXAMPLE, "cuda", cores=1056), 1)
+        self.assertEqual(op_spec.launches(_BY_NAME["no_tokens"], "cuda", cores=1056), 0)
+        self.assertEqual(op_spec.launches(_BY_NAME["perf_b8_s4096"], "cuda", cores=1056), 1)
+        self.assertEqual(op_spec.launches(_BY_NAME["perf_b1_s4096"], "cuda", cores=1056), 3)
+        self.assertEqual(op_spec.launches(_BY_NAME["perf_b1_s4096"], "npu-arch32", cores=24), 1)
 
     def test_workspace(self):
-        self.assertEqual(op_spec.workspace_bytes(case_table.EXAMPLE, "cpu-reference"), 0)
-        bf16 = _BY_NAME["example_bf16"]
-        self.assertEqual(op_spec.workspace_bytes(bf16, "cpu-reference"), 4 * 128 * 4 * 96)
-        self.assertEqual(op_spec.workspace_bytes(bf16, "npu-arch32"), 0)
+        def workspace(case, device, cores):
+            return op_spec.workspace_bytes(_BY_NAME[case], device, cores)
+
+        self.assertEqual(workspace("example", "cpu-reference", 4), 0)
+        self.assertEqual(workspace("example_bf16", "cpu-reference", 4), 4 * 128 * 4 * 96)
+        self.assertEqual(workspace("example_bf16", "npu-arch32", 24), 0)
         copied = 2 * 40 * (2 * 64 + 2 * 2 * 32) + 4 * 40 * (3 * 2 + 2 * 16)
-        self.assertEqual(op_spec.workspace_bytes(_BY_NAME["strided"], "cuda"), copied)
+        self.assertEqual(workspace("strided", "cuda", 1056), copied)
         gates = 3 * 2 * 4 * 40
-        self.assertEqual(op_spec.workspace_bytes(_BY_NAME["permuted"], "cuda"), 4 * gates)
+        self.assertEqual(workspace("permuted", "cuda", 1056), 4 * gates)
         # Biases in float64 become fp32.
-        self.assertEqual(op_spec.workspace_bytes(_BY_NAME["k96_v80"], "cuda"), 4 * 2 * 2 * 96)
+        self.assertEqual(workspace("k96_v80", "cuda", 1056), 4 * 2 * 2 * 96)
+        # 7 states of 32 heads between 8 segments, each with a decay and a unit.
+        states = 7 * 32 * (128 * 64 + 2)
+        self.assertEqual(workspace("perf_b1_s4096", "cuda", 1056), 4 * states)
 
 
 if __name__ == "__main__":
