@@ -31,7 +31,8 @@ class Launch:
         kernel: the function decorated with triton.jit.
         backend: one of ops.common.backend.BACKENDS.
         grid: programs per axis, 1 to 3 axes, at least 1 and at most 65535 programs in all.
-        args: run-time arguments by name: tensors, integers, or None for an absent tensor.
+        args: run-time arguments by name: tensors, integers, floats (fp32 in the kernel), booleans,
+            or None for an absent tensor.
         constants: tl.constexpr arguments by name.
         options: compiler options by name, such as num_warps on CUDA.
     """
@@ -39,7 +40,7 @@ class Launch:
     kernel: Any
     backend: str
     grid: tuple[int, ...]
-    args: Mapping[str, torch.Tensor | int | None]
+    args: Mapping[str, torch.Tensor | int | float | None]
     constants: Mapping[str, int | bool]
     options: Mapping[str, int]
 
@@ -58,6 +59,9 @@ class Launch:
         """Triton's type of each run-time argument, such as '*fp16' or 'i32'.
 
         Absent tensors are left out: Triton makes them constants.
+
+        Raises:
+            ValueError: an argument that has no such type.
         """
         return {
             name: _triton_type(name, value)
@@ -169,16 +173,32 @@ _TRITON_TYPES = {
     torch.float16: "*fp16",
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
+    torch.bool: "*i1",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+    torch.int16: "*i16",
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
 
 
-def _triton_type(name: str, value: torch.Tensor | int) -> str:
+def _triton_type(name: str, value: torch.Tensor | float) -> str:
     if isinstance(value, torch.Tensor):
         if value.dtype not in _TRITON_TYPES:
             raise ValueError(
                 f"{name}: got dtype {value.dtype}, allowed: {', '.join(map(str, _TRITON_TYPES))}"
             )
         return _TRITON_TYPES[value.dtype]
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, float):
+        return "fp32"
+    if not isinstance(value, int):
+        raise ValueError(
+            f"{name}: got a {type(value).__name__}, allowed: a tensor, int, float, bool or None"
+        )
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"{name}: got {value}, allowed: -2^63 to 2^64-1")
+    if value >= 2**63:
+        return "u64"
     return "i32" if -(2**31) <= value < 2**31 else "i64"

@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 from absl.testing import absltest, parameterized
+from triton.runtime import jit
 
 from ops.common import backend, launch
 
@@ -67,8 +68,32 @@ class LaunchTest(parameterized.TestCase):
         self.assertEqual(planned.signature(), {"x_ptr": "*bf16", "y_ptr": "*fp32", "value": "i64"})
         self.assertEqual(_launch(value=2**31 - 1).signature()["value"], "i32")
         self.assertEqual(_launch(value=-(2**31)).signature()["value"], "i32")
-        with self.assertRaisesRegex(ValueError, "x_ptr: got dtype torch.complex64, allowed"):
-            _launch(x=torch.zeros(1, dtype=torch.complex64)).signature()
+
+    @parameterized.parameters(
+        (0.001, "fp32"),
+        (1.0, "fp32"),
+        (True, "i1"),
+        (2**63, "u64"),
+        (-(2**63), "i64"),
+        (torch.zeros(1, dtype=torch.int8), "*i8"),
+        (torch.zeros(1, dtype=torch.uint8), "*u8"),
+        (torch.zeros(1, dtype=torch.int16), "*i16"),
+        (torch.zeros(1, dtype=torch.bool), "*i1"),
+    )
+    def test_types_are_triton_s_own(self, value, expected):
+        self.assertEqual(_launch(value=value).signature()["value"], expected)
+        self.assertEqual(jit.mangle_type(value), expected)
+
+    @parameterized.parameters(
+        (torch.zeros(1, dtype=torch.complex64), "got dtype torch.complex64, allowed: torch.float"),
+        (torch.zeros(1, dtype=torch.float64), "got dtype torch.float64, allowed: torch.float"),
+        (2**64, "got 18446744073709551616, allowed: -2.63 to 2.64-1"),
+        (-(2**63) - 1, "got -9223372036854775809, allowed"),
+        ([1], "got a list, allowed: a tensor, int, float, bool or None"),
+    )
+    def test_refuses_what_has_no_type(self, value, message):
+        with self.assertRaisesRegex(ValueError, f"value: {message}"):
+            _launch(value=value).signature()
 
     def test_planning_launches_nothing(self):
         y = torch.zeros(4)
