@@ -163,6 +163,7 @@ def mamba3_siso_fwd(
                 task % (V_TILES * H)
             )
             has_past = segment_index > 0
+            slot = tl.maximum(slot, 0)  # a masked load may still be made, see load_gates
             state_ptrs = states_ptr + slot * (BLOCK_K * BLOCK_V)
             state_ptrs += state_rows[:, None] * BLOCK_V + v_lane[None, :]
             state_mask = (state_rows >= 0)[:, None] & (v_lane >= 0)[None, :] & has_past

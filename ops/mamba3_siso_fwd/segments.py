@@ -214,10 +214,12 @@ def segment_states(
 
 
 @triton.jit
-def _load_slot(states_ptr, decays_ptr, slot, lanes, exists, STATE: tl.constexpr):
-    decay = tl.load(decays_ptr + slot, mask=exists, other=0.0)
-    state = tl.load(states_ptr + slot * STATE + lanes, mask=(lanes >= 0) & exists, other=0.0)
-    return decay, state
+def _load_slot(states_ptr, decays_ptr, slot, last, lanes, STATE: tl.constexpr):
+    # Slots behind the last one are read as the last one, and what comes of them is not stored. A
+    # mask would not do: Ascend's compilers (1.2.0) load first and mask afterwards, unless a mask is
+    # a plain range.
+    slot = tl.minimum(slot, last)
+    return tl.load(decays_ptr + slot), tl.load(states_ptr + slot * STATE + lanes)
 
 
 @triton.jit
@@ -249,6 +251,7 @@ def segment_scan(
         b = tl.cast(task // PARTS // heads, tl.int64)
         lanes = part * BLOCK + tl.arange(0, BLOCK)
         base = b * num_slots * heads + head
+        last = base + tl.cast(num_slots - 1, tl.int64) * heads
         past = tl.zeros((BLOCK,), dtype=tl.float32)
         # Four slots at a time: their loads are under way together.
         for s in range(0, num_slots, 4):
@@ -256,13 +259,13 @@ def segment_scan(
             has_1 = s + 1 < num_slots
             has_2 = s + 2 < num_slots
             has_3 = s + 3 < num_slots
-            decay_0, state_0 = _load_slot(states_ptr, decays_ptr, slot, lanes, s < num_slots, STATE)
-            decay_1, state_1 = _load_slot(states_ptr, decays_ptr, slot + heads, lanes, has_1, STATE)
+            decay_0, state_0 = _load_slot(states_ptr, decays_ptr, slot, last, lanes, STATE)
+            decay_1, state_1 = _load_slot(states_ptr, decays_ptr, slot + heads, last, lanes, STATE)
             decay_2, state_2 = _load_slot(
-                states_ptr, decays_ptr, slot + 2 * heads, lanes, has_2, STATE
+                states_ptr, decays_ptr, slot + 2 * heads, last, lanes, STATE
             )
             decay_3, state_3 = _load_slot(
-                states_ptr, decays_ptr, slot + 3 * heads, lanes, has_3, STATE
+                states_ptr, decays_ptr, slot + 3 * heads, last, lanes, STATE
             )
             state_0 = _carried(past, decay_0, state_0)
             state_1 = _carried(state_0, decay_1, state_1)

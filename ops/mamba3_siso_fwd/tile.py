@@ -34,11 +34,14 @@ def row_offsets(rows, STRIDE: tl.constexpr):
 @triton.jit
 def load_gates(adt_base, dt_base, trap_base, start, S, rows):
     # [T] fp32. Beyond the end all are 0: such a token neither decays nor adds. The first token's
-    # adt has nothing to scale; read as 0, it cannot make inf * 0 of it.
+    # adt has nothing to scale; as 0, it cannot make inf * 0 of it. That is not in the load's mask:
+    # Ascend's compilers (1.2.0) load a whole tile, past the tensor's end, unless a mask is a plain
+    # range.
     start64 = tl.cast(start, tl.int64)
     left = S - start  # tokens from here to the end; the last tile has fewer than T
     in_seq = rows < left
-    adt = tl.load(adt_base + start64 + rows, mask=in_seq & (rows > -start), other=0.0)
+    adt = tl.load(adt_base + start64 + rows, mask=in_seq, other=0.0)
+    adt = tl.where(rows > -start, adt, 0.0)
     dt = tl.load(dt_base + start64 + rows, mask=in_seq, other=0.0)
     trap = tl.load(trap_base + start64 + rows, mask=in_seq, other=0.0)
     # nu looks one token ahead, across the tile's edge, and is 0 at the last token.

@@ -12,6 +12,7 @@ LEFTOVER_FLAG = "leftover flag"
 COUNTER_OVERFLOW = "counter overflow"
 UNWRITTEN = "never-written memory reaches an output"
 SCHEDULE = "the schedule changes the result"
+ADDED_TWICE = "added twice"
 DUPLICATED_WORK = "duplicated work"
 
 # What costs time but leaves the result right.
@@ -51,7 +52,7 @@ class StoppedError(Exception):
 
 
 class UnsupportedOperationError(Exception):
-    """The simulator does not know an operation, or a form of it.
+    """The simulator does not know an operation, or a form of it, or nobody could execute it.
 
     It is never skipped or approximated: nothing can be said about a program that has it.
     """
@@ -64,7 +65,7 @@ class UnsupportedOperationError(Exception):
 
     def __str__(self) -> str:
         places = f" at {', '.join(self.places)}" if self.places else ""
-        return f"the simulator does not know {self.name}{places}: {self.detail}"
+        return f"the simulator cannot execute {self.name}{places}: {self.detail}"
 
     def at(self, places: Sequence[str]) -> "UnsupportedOperationError":
         """The same with the operation's places."""

@@ -7,7 +7,7 @@ kernel.set_flag("MTE2", "V", 0)
 program.Program.parse(module(kernel))
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _TARGET = {
     "CUBE_CORE_COUNT": 24,
@@ -116,6 +116,27 @@ class Kernel:
 
     def store(self, source: str, target: str) -> None:
         self._do("hivm.hir.store", (source, target))
+
+    def atomic_add(self, source: str, target: str) -> None:
+        self._do("hivm.hir.store", (source, target), "atomic_kind = #hivm.atomic_kind<add>")
+
+    def scalar_store(self, value: str, target: str, index: int) -> None:
+        """By the scalar unit itself."""
+        position = self.number(index, "index")
+        self._do("memref.store", (value, target, position), "nontemporal = false")
+
+    def when(self, condition: str, body: Callable[[], None]) -> None:
+        """Only if the i1 is set."""
+        self.line(f'"scf.if"({condition}) ({{')
+        body()
+        self.line('"scf.yield"() : () -> ()\n    }, {\n    }) : (i1) -> ()')
+
+    def block_is(self, number: int) -> str:
+        block = self._new('"hivm.hir.get_block_idx"() : () -> i64', "i64")
+        wanted = self.number(number)
+        return self._new(
+            f'"arith.cmpi"({block}, {wanted}) <{{predicate = 0 : i64}}> : (i64, i64) -> i1', "i1"
+        )
 
     def add(self, first: str, second: str, target: str, temporary: str = "") -> None:
         extra = int(bool(temporary))

@@ -127,6 +127,11 @@ class _Operation(_Task):
         before = []
         if group.checker and group.mixed and core.kind == "AIV":
             before = [view.read().copy() for view in stored]
+        if access.atomic and group.checker:
+            added = b"".join(
+                view.read().tobytes() for view in access.reads if isinstance(view, memory.View)
+            )
+            access = dataclasses.replace(access, added=added)
         self.run()
         for view in self.temporaries:
             _clobber(view, access, group.settings.fill)
@@ -371,6 +376,7 @@ class _Drain(_Request):
         if checker:
             for pipe in core.pipes.values():
                 checker.join(core.scalar.agent, checker.completed(pipe.agent))
+            checker.barrier(core.scalar.agent)
         return None, core.group.model.barrier().occupancy
 
     def __str__(self) -> str:
@@ -520,7 +526,8 @@ class Core(program.Unit):
     def on_chip(self, space: str) -> memory.Memory:
         # On arch35 a core reaches into its partner: the cube core's FIX pipe writes the UB of the
         # first vector core (guess: the modules name none), MTE3 of a vector core writes L1.
-        for core in (self, *self.group.cores):
+        reachable = self.group.cores if self.group.arch35 else ()
+        for core in (self, *reachable):
             if space in core._memories:
                 return core._memories[space]
         raise findings.UnsupportedOperationError(

@@ -33,7 +33,7 @@ DTYPES: Mapping[str, np.dtype] = {
 BIT = "i1"
 
 # Bytes that the race check tells apart. On chip the engines work on blocks of 32 bytes; in global
-# memory rows of 16-bit elements may end anywhere.
+# memory rows of 16-bit elements may end anywhere (where tensors have smaller elements: 1 byte).
 ON_CHIP_GRANULE = 32
 GLOBAL_GRANULE = 2
 
@@ -46,17 +46,16 @@ class Memory:
     """One address space.
 
     space: gm, ub, cbuf (L1), ca, cb, cc (L0A, L0B, L0C). name: for messages. data: its bytes.
-    shadow: what the race check knows of it.
+    granule: bytes that the race check tells apart.
     """
 
-    __slots__ = ("data", "granule", "name", "shadow", "space")
+    __slots__ = ("data", "granule", "name", "space")
 
-    def __init__(self, space: str, name: str, data: np.ndarray):
+    def __init__(self, space: str, name: str, data: np.ndarray, granule: int | None = None):
         self.space = space
         self.name = name
         self.data = data
-        self.granule = GLOBAL_GRANULE if space == "gm" else ON_CHIP_GRANULE
-        self.shadow: object = None
+        self.granule = granule or (GLOBAL_GRANULE if space == "gm" else ON_CHIP_GRANULE)
 
     @staticmethod
     def on_chip(space: str, name: str, size: int, fill: int) -> "Memory":
@@ -152,10 +151,10 @@ class View:
 
     def _array(self) -> np.ndarray:
         dtype = DTYPES[self.element]
-        if self.offset < 0:
-            raise OutOfBoundsError(self._beyond())
         if not self.count:
             return np.empty(self.sizes, dtype)
+        if self.offset < 0:
+            raise OutOfBoundsError(self._beyond())
         try:
             return np.ndarray(
                 self.sizes,

@@ -14,7 +14,7 @@ are in order too (guess: its compiler inserts no barriers of V).
 
 import collections
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Access:
     """What one operation of a pipe does to memory, for the check.
 
     unchanged: outputs that already held the bytes that are written (two vector cores doing the same
-    work). atomic: the writes add to what is there, in any order.
+    work). atomic: the writes add to what is there, in any order. added: the bytes that are added.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Access:
     writes: Sequence[Touched]
     unchanged: bool = False
     atomic: bool = False
+    added: bytes = b""
 
 
 class _Shadow:
@@ -59,57 +60,67 @@ class _Shadow:
 
 
 class BlockLedger:
-    """Which block of a launch wrote and read which granule of global memory.
+    """Which block of a launch did what to which granule of global memory.
 
     Blocks are not ordered: what one writes no other may read or write, except that atomic
-    operations may meet each other.
+    operations may meet each other. Which of two blocks is executed first does not change a verdict.
     """
 
     _SEVERAL = -1
-    _ATOMIC = -2
+    _USES = ("reads", "writes", "adds to")
+    # What another block must not have done to the place, for each use.
+    _FORBIDDEN: Mapping[str, tuple[str, ...]] = {
+        "reads": ("writes", "adds to"),
+        "writes": _USES,
+        "adds to": ("reads", "writes"),
+    }
 
     def __init__(self) -> None:
-        self._writers: dict[int, np.ndarray] = {}
-        self._readers: dict[int, np.ndarray] = {}
-        self._kept: list[memory.Memory] = []  # so that no id is used twice
-        self.conflicts: collections.Counter[tuple[str, str, tuple[str, ...]]] = (
-            collections.Counter()
-        )
+        # (memory, use) -> the block (from 1 on) and the access that used each granule so.
+        self._users: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = {}
+        self._kept: dict[int, memory.Memory] = {}  # so that no id is used twice
+        self._accesses: list[Access] = []
+        self.conflicts: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
 
     def access(self, block: int, access: Access) -> None:
-        for views, writes in ((access.reads, False), (access.writes, True)):
-            for view in views:
-                if view.memory.space == "gm" and (granules := view.granules()) is not None:
-                    self._touch(block + 1, access, view.memory, granules, writes)
+        used = [(view, "reads") for view in access.reads]
+        used += [(view, "adds to" if access.atomic else "writes") for view in access.writes]
+        for view, use in used:
+            if view.memory.space == "gm" and (granules := view.granules()) is not None:
+                self._touch(block + 1, access, view.memory, granules, use)
+
+    def _users_of(self, touched: memory.Memory, use: str) -> tuple[np.ndarray, np.ndarray]:
+        key = id(touched), use
+        if key not in self._users:
+            self._kept[id(touched)] = touched
+            empty = [np.zeros(touched.granules, np.int32) for _ in range(2)]
+            self._users[key] = empty[0], empty[1]
+        return self._users[key]
 
     def _touch(
-        self, me: int, access: Access, touched: memory.Memory, at: Granules, writes: bool
+        self, me: int, access: Access, touched: memory.Memory, at: Granules, use: str
     ) -> None:
-        key = id(touched)
-        if key not in self._writers:
-            self._kept.append(touched)
-            self._writers[key] = np.zeros(touched.granules, np.int32)
-            self._readers[key] = np.zeros(touched.granules, np.int32)
-        writers, readers = self._writers[key], self._readers[key]
-        others = writers[at]
-        conflict = (others != 0) & (others != me)
-        if writes and access.atomic:
-            conflict &= others != self._ATOMIC
-        seen = readers[at]
-        if writes:
-            conflict |= (seen != 0) & (seen != me)
-            writers[at] = self._ATOMIC if access.atomic else me
-        else:
-            readers[at] = np.where((seen == 0) | (seen == me), me, self._SEVERAL)
-        if conflict.any():
-            verb = "writes" if writes else "reads"
-            text = f"{access.name} {verb} {touched.name}, which another block uses"
-            self.conflicts[text, access.name, access.places] += 1
+        for other in self._FORBIDDEN[use]:
+            blocks, accesses = self._users_of(touched, other)
+            seen = blocks[at]
+            conflict = (seen != 0) & (seen != me)
+            if conflict.any():
+                earlier = self._accesses[int(accesses[at][conflict][0])]
+                text = (
+                    f"{access.name} {use} {touched.name} where {earlier.name} of another block "
+                    f"{other} it"
+                )
+                self.conflicts[text, (*access.places[:1], *earlier.places[:1])] += 1
+        blocks, accesses = self._users_of(touched, use)
+        seen = blocks[at]
+        blocks[at] = np.where((seen == 0) | (seen == me), me, self._SEVERAL)
+        accesses[at] = len(self._accesses)
+        self._accesses.append(access)
 
     def findings(self) -> list[findings.Finding]:
         return [
             findings.Finding(findings.BLOCK_RACE, text, places, count)
-            for (text, _, places), count in self.conflicts.items()
+            for (text, places), count in self.conflicts.items()
         ]
 
 
@@ -133,18 +144,27 @@ class Checker:
         self._clocks = np.zeros((len(agents), 1 + len(agents)), np.int32)
         self._clocks[:, 0] = np.iinfo(np.int32).max
         self._sequence = [0] * len(agents)
+        self._released = [0] * len(agents)  # of those, complete for everybody
         self._in_order = [name.split(".")[1] in in_order for name in agents]
         self._shadows: dict[int, _Shadow] = {}
         self._history: list[list[Access | None]] = [[None] for _ in agents]
         self._races: collections.Counter[tuple[str, str, tuple[str, ...]]] = collections.Counter()
         self._duplicates: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
+        self._added_twice: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
         self.unwritten: dict[str, None] = {}
 
     # The order.
 
     def snapshot(self, agent: int) -> Clock:
-        """What has happened before anything that the agent does from now on."""
-        return self._clocks[agent].copy()
+        """What has happened before anything that the agent hands to others from now on.
+
+        Its own accesses are in order among themselves, but others see them complete only after a
+        flag or a barrier (source: AscendC's SetFlag, whose example is a scalar store before a
+        transfer).
+        """
+        clock = self._clocks[agent].copy()
+        clock[1 + agent] = self._released[agent]
+        return clock
 
     def join(self, agent: int, clock: Clock) -> None:
         """What the clock knows has happened before the agent's next operation."""
@@ -152,7 +172,7 @@ class Checker:
 
     def barrier(self, agent: int) -> None:
         """The agent's own operations so far are complete."""
-        self._clocks[agent, 1 + agent] = self._sequence[agent]
+        self._clocks[agent, 1 + agent] = self._released[agent] = self._sequence[agent]
 
     def completed(self, agent: int) -> Clock:
         """The clock that a flag carries once all of the agent's operations are complete."""
@@ -221,6 +241,8 @@ class Checker:
         unordered = written > clock[writers]
         if unordered.any():  # by itself it may write a granule twice
             unordered &= (writers != agent + 1) | (written != now)
+        if unordered.any() and access.atomic:
+            unordered = self._not_atomic(agent, access, writers, written, unordered)
         if unordered.any():
             if access.unchanged and self._by_other_vector_core(agent, writers[unordered]):
                 self._duplicates[access.name, access.places] += 1
@@ -236,6 +258,34 @@ class Checker:
                 self._report("write after read", agent, access, view, readers, last, unordered)
         shadow.writer[at] = agent + 1
         shadow.written[at] = now
+
+    def _not_atomic(
+        self,
+        agent: int,
+        access: Access,
+        writers: np.ndarray,
+        written: np.ndarray,
+        unordered: np.ndarray,
+    ) -> np.ndarray:
+        """Which of the unordered writes before an atomic one were not atomic themselves.
+
+        Two vector cores that add the same to the same place are not one result computed twice, as
+        two equal stores are: the place gets it twice.
+        """
+        left = np.zeros_like(unordered)
+        pairs = set(zip(writers[unordered].tolist(), written[unordered].tolist(), strict=True))
+        for other, number in pairs:
+            earlier = self._history[other - 1][number]
+            assert earlier is not None
+            if not earlier.atomic:
+                left |= unordered & (writers == other) & (written == number)
+            elif (
+                earlier.places == access.places
+                and earlier.added == access.added
+                and self._by_other_vector_core(agent, np.array([other]))
+            ):
+                self._added_twice[access.name, access.places] += 1
+        return left
 
     def _by_other_vector_core(self, agent: int, writers: np.ndarray) -> bool:
         core = self._names[agent].split(".")[0]
@@ -278,7 +328,16 @@ class Checker:
             )
             for (name, places), count in self._duplicates.items()
         ]
-        return races + duplicates
+        twice = [
+            findings.Finding(
+                findings.ADDED_TWICE,
+                f"both vector cores execute {name} with the same values",
+                places[:1],
+                count,
+            )
+            for (name, places), count in self._added_twice.items()
+        ]
+        return races + twice + duplicates
 
 
 WORKSPACE = "workspace"

@@ -162,10 +162,12 @@ def examine(
     found = list(first.findings)
     if any(finding.is_error for finding in found):
         return first, tuple(found)
-    _, other = launch(Settings(fill=_OTHER_FILL, check_races=False))
-    if not _same(outputs, other):
-        reads = "; ".join(first.unwritten[:5]) or "no read of unwritten memory was seen"
-        found.append(findings.Finding(findings.UNWRITTEN, f"candidates: {reads}"))
+    for fill in _OTHER_FILLS:
+        _, other = launch(Settings(fill=fill, check_races=False))
+        if not _same(outputs, other):
+            reads = "; ".join(first.unwritten[:5]) or "no read of unwritten memory was seen"
+            found.append(findings.Finding(findings.UNWRITTEN, f"candidates: {reads}"))
+            break
     known = {(finding.kind, finding.message) for finding in found}
     for seed in seeds:
         outcome, other = launch(Settings(seed=seed, check_races=check_races))
@@ -182,17 +184,21 @@ def examine(
     return first, tuple(found)
 
 
-# Finite and large in every floating type, where 0xFF is NaN: see testing/guard.py.
-_OTHER_FILL = 0x7B
+# Where 0xFF is NaN in every floating type: finite and large in all (see testing/guard.py), and its
+# complement, finite and small, so that every single bit is seen as 0 and as 1.
+_OTHER_FILLS = (0x7B, 0x84)
 
 
 def _same(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
     return all(
-        # An empty tensor has no bytes to be viewed as.
-        not a.numel()
-        or torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+        # An empty tensor has no bytes to be viewed as, nor has one without axes.
+        not a.numel() or torch.equal(_bytes(a), _bytes(b))
         for a, b in zip(first, second, strict=True)
     )
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def _bind(
@@ -287,7 +293,9 @@ def _global_views(tensors: Mapping[str, torch.Tensor]) -> list[memory.View]:
     for low, high in _merge(list(spans.values())):
         inside = [name for name, span in spans.items() if low <= span[0] and span[1] <= high]
         data = _bytes_at(tensors[inside[0]], low, high)
-        memories.append((low, high, memory.Memory("gm", " and ".join(inside), data)))
+        granule = min(memory.GLOBAL_GRANULE, *(tensors[name].itemsize for name in inside))
+        holder = memory.Memory("gm", " and ".join(inside), data, granule)
+        memories.append((low, high, holder))
     views = []
     for name, tensor in tensors.items():
         element = _TORCH_ELEMENTS.get(tensor.dtype)
@@ -297,10 +305,10 @@ def _global_views(tensors: Mapping[str, torch.Tensor]) -> list[memory.View]:
                 f"allowed: {', '.join(map(str, _TORCH_ELEMENTS))}"
             )
         low, high = spans[name]
-        start, holder = next(
-            (first, found) for first, last, found in memories if first <= low and high <= last
+        start, found = next(
+            (first, made) for first, last, made in memories if first <= low and high <= last
         )
-        views.append(memory.View(holder, low - start, (tensor.numel(),), (1,), element))
+        views.append(memory.View(found, low - start, (tensor.numel(),), (1,), element))
     return views
 
 

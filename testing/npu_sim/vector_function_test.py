@@ -216,6 +216,30 @@ class VectorFunctionTest(parameterized.TestCase):
         reduce = {"add": np.sum, "maximumf": np.max}[kind]
         np.testing.assert_allclose(self.result()[0], reduce(self.x[1, :7]), rtol=1e-6)
 
+    @parameterized.parameters(("maxui", 0xFFFFFFFF), ("minui", 1))
+    def test_unsigned_reductions_with_an_initial_value(self, kind, expected):
+        values = np.array([1, 0xFFFFFFFF, 7], np.uint32).view(np.int32)
+        self.views[0].reinterpret("i32", 0, (3,), (1,)).write(values)
+        ints = f"memref<3xi32, {_UB}>"
+        body = (
+            '    %w = "memref.reinterpret_cast"(%m0) <{operandSegmentSizes = array<i32: 1, 0, 0, 0>, '
+            "static_offsets = array<i64: 0>, static_sizes = array<i64: 3>, static_strides = "
+            f"array<i64: 1>}}> : ({_MEMREF}) -> {ints}\n"
+            '    %p = "arith.constant"() <{value = 0 : i32}> : () -> i32\n'
+            f'    %first = "arith.constant"() <{{value = {2 if kind == "minui" else 0} : i32}}> : '
+            "() -> i32\n"
+            '    %a = "vector.transfer_read"(%w, %zero, %p) <{in_bounds = [true], '
+            "operandSegmentSizes = array<i32: 1, 1, 1, 0>, permutation_map = "
+            f"affine_map<(d0) -> (d0)>}}> : ({ints}, index, i32) -> vector<3xi32>\n"
+            f'    %r = "vector.reduction"(%a, %first) <{{kind = #vector.kind<{kind}>}}> : '
+            "(vector<3xi32>, i32) -> i32\n"
+            '    "memref.store"(%r, %w, %one) <{nontemporal = false}> : '
+            f"(i32, {ints}, index) -> ()\n"
+        )
+        self.run_it(body)
+        found = self.views[0].reinterpret("i32", 0, (3,), (1,)).read().view(np.uint32)
+        self.assertEqual(found[1], expected)
+
     def test_a_condition_of_each_row_is_executed_in_order(self):
         body = (
             '      %even = "arith.andi"(%i, %one) : (index, index) -> index\n'

@@ -348,9 +348,12 @@ def _reduction(operation: ir.Operation) -> Callable[..., Any]:
         values = value.view(f"u{value.dtype.itemsize}") if unsigned else value
         if mask is not None:
             values = np.where(mask, values, _neutral(kind, values.dtype))
-        result = reduce.reduce(values, axis=axes).astype(values.dtype).view(value.dtype)
+        result = reduce.reduce(values, axis=axes).astype(values.dtype)
         if initial and merged:
-            result = reduce(result, np.asarray(initial[0]).astype(value.dtype))
+            # Through the signed type: that is what a scalar's bits are kept in.
+            first = np.asarray(initial[0]).astype(value.dtype).view(values.dtype)
+            result = reduce(result, first)
+        result = result.view(value.dtype)
         return result if vector else plain(result)
 
     return run
