@@ -137,6 +137,11 @@ class Checker:
         ledger: BlockLedger,
         in_order: Collection[str] = IN_ORDER,
     ):
+        # A scalar unit's loads are an agent of their own, behind the others: unlike its stores,
+        # they are complete before it goes on.
+        scalar = [index for index, name in enumerate(agents) if name.endswith(".S")]
+        self._loads = {index: len(agents) + n for n, index in enumerate(scalar)}
+        agents = [*agents, *(agents[index] for index in scalar)]
         self._names = agents
         self._block = block
         self._ledger = ledger
@@ -158,9 +163,9 @@ class Checker:
     def snapshot(self, agent: int) -> Clock:
         """What has happened before anything that the agent hands to others from now on.
 
-        Its own accesses are in order among themselves, but others see them complete only after a
-        flag or a barrier (source: AscendC's SetFlag, whose example is a scalar store before a
-        transfer).
+        Its own accesses are in order among themselves, but others see its stores complete only
+        after a flag or a barrier (source: AscendC's SetFlag, whose example is a scalar store before
+        a transfer).
         """
         clock = self._clocks[agent].copy()
         clock[1 + agent] = self._released[agent]
@@ -185,10 +190,12 @@ class Checker:
     def access(self, agent: int, access: Access) -> None:
         """Checks an operation of the agent against all before, and remembers it."""
         self._ledger.access(self._block, access)
+        clock = self._clocks[agent]
+        if agent in self._loads and not access.writes:
+            agent = self._loads[agent]
         self._sequence[agent] += 1
         now = self._sequence[agent]
         self._history[agent].append(access)
-        clock = self._clocks[agent]
         if self._in_order[agent]:
             clock[1 + agent] = now - 1
         for view in access.reads:
@@ -197,6 +204,8 @@ class Checker:
         for view in access.writes:
             if (granules := view.granules()) is not None:
                 self._write(agent, now, clock, access, view, granules)
+        if agent in self._loads.values():
+            clock[1 + agent] = now
 
     def _shadow(self, touched: memory.Memory) -> _Shadow:
         # The block keeps its memories alive, so an id stands for one memory.

@@ -222,8 +222,8 @@ class VectorFunctionTest(parameterized.TestCase):
         self.views[0].reinterpret("i32", 0, (3,), (1,)).write(values)
         ints = f"memref<3xi32, {_UB}>"
         body = (
-            '    %w = "memref.reinterpret_cast"(%m0) <{operandSegmentSizes = array<i32: 1, 0, 0, 0>, '
-            "static_offsets = array<i64: 0>, static_sizes = array<i64: 3>, static_strides = "
+            '    %w = "memref.reinterpret_cast"(%m0) <{operandSegmentSizes = array<i32: 1, 0, 0, '
+            "0>, static_offsets = array<i64: 0>, static_sizes = array<i64: 3>, static_strides = "
             f"array<i64: 1>}}> : ({_MEMREF}) -> {ints}\n"
             '    %p = "arith.constant"() <{value = 0 : i32}> : () -> i32\n'
             f'    %first = "arith.constant"() <{{value = {2 if kind == "minui" else 0} : i32}}> : '
