@@ -36,8 +36,9 @@ _OUT = flags.DEFINE_string("out", None, "Folder for the stages. Default: a tempo
 _LIMIT = flags.DEFINE_float("limit_s", 180.0, "Seconds for one compilation.")
 
 _INSTALL = """the public kernel was NOT compiled: --public names no folder with it. To make one:
-    MAMBA_SKIP_CUDA_BUILD=TRUE pip install --no-deps --no-build-isolation --require-hashes \\
-        --target=/tmp/public -r third_party/baselines_x86_64.txt
+    MAMBA_FORCE_BUILD=TRUE MAMBA_SKIP_CUDA_BUILD=TRUE pip install --no-deps \\
+        --no-build-isolation --require-hashes --target=/tmp/public \\
+        -r third_party/baselines_x86_64.txt
 (needs setuptools, wheel, packaging and torch where pip runs), then --public=/tmp/public"""
 
 # Edits of the public kernel's text, each a step further into the compiler: what it was stopped by
