@@ -125,6 +125,12 @@ class Kernel:
         position = self.number(index, "index")
         self._do("memref.store", (value, target, position), "nontemporal = false")
 
+    def scalar_load(self, source: str, index: int) -> str:
+        position = self.number(index, "index")
+        return self._new(
+            f'"memref.load"({source}, {position}) : ({self._types[source]}, index) -> f32', "f32"
+        )
+
     def when(self, condition: str, body: Callable[[], None]) -> None:
         """Only if the i1 is set."""
         self.line(f'"scf.if"({condition}) ({{')

@@ -191,13 +191,13 @@ class Checker:
         """Checks an operation of the agent against all before, and remembers it."""
         self._ledger.access(self._block, access)
         clock = self._clocks[agent]
+        if self._in_order[agent]:
+            clock[1 + agent] = self._sequence[agent]
         if agent in self._loads and not access.writes:
             agent = self._loads[agent]
         self._sequence[agent] += 1
         now = self._sequence[agent]
         self._history[agent].append(access)
-        if self._in_order[agent]:
-            clock[1 + agent] = now - 1
         for view in access.reads:
             if (granules := view.granules()) is not None:
                 self._read(agent, now, clock, access, view, granules)

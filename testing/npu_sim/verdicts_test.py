@@ -126,6 +126,20 @@ class RaceTest(parameterized.TestCase):
         self.assertIn("memref.store", str(found[0]))
 
 
+    def test_a_scalar_unit_keeps_its_own_order(self):
+        kernel = hand_written.Kernel("AIV", arguments=2)
+        x = kernel.buffer("ub", 0, COUNT)
+        kernel.fill(kernel.real(1), x)
+        kernel.order("V", "S", 0)
+        kernel.scalar_store(kernel.real(2), x, 3)
+        loaded = kernel.scalar_load(x, 3)
+        kernel.scalar_store(loaded, x, 4)
+        kernel.scalar_store(loaded, x, 3)
+        kernel.order("S", "MTE3", 0)
+        kernel.store(x, kernel.tensor(1, COUNT))
+        self.assertEmpty(examine(kernel))
+
+
 class BlocksTest(parameterized.TestCase):
     """Programs of a grid are not ordered, and which one runs first must not change the verdict."""
 
