@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from testing import cases, devices, golden, selection, spec
+from testing import cases, command, devices, golden, selection, spec
 from testing.npu_compile import chips
 from testing.npu_compile import report as npu_report
 
@@ -113,4 +113,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

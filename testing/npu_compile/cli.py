@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from absl import app, flags
 
-from testing import selection, spec
+from testing import command, selection, spec
 from testing.npu_compile import chain, chips, compiling, report
 from testing.npu_compile.result import Result
 from testing.npu_compile.specialisation import Call, dump
@@ -146,4 +146,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)
