@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # needs what only simulators need
 # every core count).
 _OTHER_GRID = 3
 SIMULATOR_GATE = "simulator"
-# How many reads of unwritten memory G6 names.
+# How many reads of unwritten memory, and atomic additions, G6 names.
 _PLACES = 5
 # Negative controls are judged on about this many elements: a fault in the last rows of a large
 # output is as wrong as in all of it, and five more passes over 67 million elements take minutes.
@@ -140,8 +140,11 @@ def judge(
             continue
         precision = output.precision_in(case)
         gates += comparator.compare(actual, reference, output, precision, waivers)
-        different = sum(not same_bits(tensor, run.outputs[output.name]) for run in repeats)
-        detail = unwritten(simulation) if different and simulation is not None else ""
+        same = [same_bits(tensor, run.outputs[output.name]) for run in repeats]
+        different = same.count(False)
+        detail = ""
+        if different and simulation is not None:
+            detail = cause(simulation, same, schedule="the schedule or the launch grid")
         gates.append(comparator.Gate(output.name, "G6 determinism", different, 0, detail=detail))
         faults[output.name] = _negative_controls(case, output, actual, reference, waivers)
         if not output.exact:
@@ -220,21 +223,45 @@ def _simulator(output: spec.Output, simulation: "executor.Simulation") -> compar
     return comparator.Gate(output.name, SIMULATOR_GATE, len(errors), 0, detail=detail)
 
 
-def unwritten(simulation: "executor.Simulation") -> str:
-    """What G6 says when a simulated op's results differ: only schedules and memory did."""
+def cause(
+    simulation: "executor.Simulation",
+    same: Sequence[bool],
+    schedule: str = "the schedule",
+) -> str:
+    """Why a simulated launch's results differ between three calls.
+
+    The second call differs from the first one in its schedule and in what memory held before, the
+    third one in its schedule alone. same: whether they gave the first one's bits. schedule: what to
+    call it.
+    """
     if simulation.stopped:
         return "results differ, because an execution stopped before its end"
-    places = simulation.unwritten
-    if not places:
-        return "results differ between schedules; no read of memory that nothing wrote was seen"
+    same_with_another_fill, same_with_another_schedule = same
+    if same_with_another_schedule and not same_with_another_fill:
+        said = "results differ with what memory held before"
+    else:
+        said = f"results differ with {schedule}"
+        if simulation.atomics:
+            said += (
+                ", as a sum of floating-point numbers does that are added atomically: "
+                f"{_some(simulation.atomics)}"
+            )
+    if not simulation.unwritten:
+        return f"{said}; no read of memory that nothing wrote was seen"
+    return f"{said}; memory that nothing wrote is read: {_some(simulation.unwritten)}"
+
+
+def _some(places: Sequence[str]) -> str:
     more = f" and {len(places) - _PLACES} more" if len(places) > _PLACES else ""
-    return (
-        "results differ; memory that nothing wrote is read: " + "; ".join(places[:_PLACES]) + more
-    )
+    return "; ".join(places[:_PLACES]) + more
 
 
 def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return torch.equal(x.contiguous().view(torch.uint8), y.contiguous().view(torch.uint8))
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    # In one dimension: a tensor without any has no bytes to be viewed as.
+    first, second = (t.contiguous().reshape(-1).view(torch.uint8) for t in (x, y))
+    return torch.equal(first, second)
 
 
 def _histogram(a: np.ndarray, g: np.ndarray, roundoff: float) -> tuple[list[int], list[int]]:

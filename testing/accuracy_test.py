@@ -154,10 +154,23 @@ class JudgeTest(parameterized.TestCase):
             self.assertEmpty(launches)
 
 
+class SameBitsTest(parameterized.TestCase):
+    @parameterized.parameters(((),), ((0,),), ((0, 3),), ((2, 3),))
+    def test_shapes(self, shape):
+        zeros = torch.zeros(shape)
+        self.assertTrue(accuracy.same_bits(zeros, torch.zeros(shape)))
+        self.assertEqual(accuracy.same_bits(zeros, -zeros), not zeros.numel())
+        self.assertFalse(accuracy.same_bits(zeros, torch.zeros((*shape, 1))))
+
+    def test_strides_do_not_matter(self):
+        x = torch.arange(6.0).reshape(2, 3)
+        self.assertTrue(accuracy.same_bits(x, x.t().contiguous().t()))
+
+
 class SimulatedTest(absltest.TestCase):
     """What a simulator found is judged, whatever the values are."""
 
-    def _judge(self, errors=(), notes=(), unwritten=(), behaviour=None, stopped=False):
+    def _judge(self, errors=(), notes=(), unwritten=(), behaviour=None, stopped=False, atomics=()):
         launches = (_SIMULATED,)
         calls = []
 
@@ -171,6 +184,7 @@ class SimulatedTest(absltest.TestCase):
                     errors=errors,
                     findings=(*errors, *notes),
                     unwritten=unwritten,
+                    atomics=atomics,
                     stopped=stopped,
                     first_call=launches,
                 )
@@ -197,12 +211,29 @@ class SimulatedTest(absltest.TestCase):
         verdict = self._judge(unwritten=places, behaviour=_depend_on_garbage)
         self.assertRegex(
             "\n".join(verdict.failures()),
-            "G6 determinism: .*nothing wrote is read: vadd at kernel.py:0; .*:4 and 2 more",
+            "G6 determinism: .*memory held before; .* is read: vadd at .*:0; .*:4 and 2 more",
         )
-        verdict = self._judge(behaviour=_depend_on_garbage)
-        self.assertRegex("\n".join(verdict.failures()), "G6 determinism: .* between schedules")
+        verdict = self._judge(behaviour=_depend_on_garbage, atomics=("store at kernel.py:8",))
+        said = "\n".join(verdict.failures())
+        self.assertRegex(said, "G6 determinism: .*what memory held before; no read of memory")
+        self.assertNotIn("kernel.py:8", said)
         verdict = self._judge(behaviour=_depend_on_garbage, unwritten=places, stopped=True)
         self.assertRegex("\n".join(verdict.failures()), "G6 determinism: .*execution stopped")
+
+    def test_g6_names_the_schedule_and_atomic_additions(self):
+        runs = []
+
+        def in_turn(x, out):
+            runs.append(1)
+            return out * 1.01 if len(runs) == 3 else out
+
+        verdict = self._judge(behaviour=in_turn)
+        message = "G6 determinism: .* differ with the schedule or the launch grid; no read"
+        self.assertRegex("\n".join(verdict.failures()), message)
+        runs.clear()
+        verdict = self._judge(behaviour=in_turn, atomics=("store at kernel.py:8",))
+        message = "the launch grid, as a sum .* added atomically: store at kernel.py:8; no read"
+        self.assertRegex("\n".join(verdict.failures()), message)
 
     def test_the_report_has_estimates_notes_and_what_was_left_out(self):
         note = findings.Finding(findings.DUPLICATED_WORK, "both execute store", ("kernel.py:9",), 3)

@@ -4,15 +4,19 @@ The op runs its own dispatch, plan and launches on CPU tensors. Each launch is c
 (`compiled`), executed (`simulate`), and its outcome kept. Imports Triton.
 """
 
+import collections
 import contextlib
 import dataclasses
+import re
+import time
 from collections.abc import Callable, Iterator
 
 from torch.utils import _python_dispatch
 
 from ops.common import backend, launch
-from testing.npu_sim import compiled, races, simulate, timing
+from testing.npu_sim import compiled, races, simulate, timing, transfers
 from testing.npu_sim.findings import DEADLOCK, OUT_OF_BOUNDS, Finding
+from testing.npu_sim.program import Program
 
 # What memories start with, and temporaries are left with: NaN in every floating type, then finite
 # and large in all (see testing/guard.py).
@@ -24,8 +28,8 @@ class Launch:
     """One simulated launch.
 
     kernel, key: the variant. programs: blocks of the grid. cores: how many of those the chip works
-    on at a time. call: how many calls of the op came
-    before. outcome: see simulate.Outcome.
+    on at a time. call: how many calls of the op came before. outcome: see simulate.Outcome.
+    atomics: where floating-point numbers are added atomically, so that a sum depends on order.
     """
 
     kernel: str
@@ -34,6 +38,7 @@ class Launch:
     cores: int
     call: int
     outcome: simulate.Outcome
+    atomics: tuple[str, ...] = ()
 
     @property
     def stopped(self) -> bool:
@@ -49,8 +54,15 @@ class Simulation:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Of all launches; the same one of several launches once, with the counts added."""
-        return races.merge([f for item in self.launches for f in item.outcome.findings])
+        """Of all launches, each once: with the counts of one call added, of that with the most."""
+        calls: dict[int, list[Finding]] = collections.defaultdict(list)
+        for item in self.launches:
+            calls[item.call] += item.outcome.findings
+        most: dict[tuple[str, str, tuple[str, ...]], Finding] = {}
+        for finding in (each for found in calls.values() for each in races.merge(found)):
+            what = finding.kind, finding.message, finding.places
+            most[what] = max(most.get(what, finding), finding, key=lambda each: each.count)
+        return tuple(most.values())
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -66,6 +78,11 @@ class Simulation:
         return tuple(dict.fromkeys(p for item in self.launches for p in item.outcome.unwritten))
 
     @property
+    def atomics(self) -> tuple[str, ...]:
+        """Atomic additions of floating-point numbers, each place once."""
+        return tuple(dict.fromkeys(place for item in self.launches for place in item.atomics))
+
+    @property
     def first_call(self) -> tuple[Launch, ...]:
         """The launches of the first call, which ran in time order: what estimates are taken of."""
         return tuple(item for item in self.launches if item.call == 0)
@@ -79,7 +96,8 @@ class Executor:
     schedule, or on memory that nothing wrote, then differs between calls.
 
     trace: keep the events of the first call. change: what to launch instead of what the op
-    launches. run: what executes a launch.
+    launches. run: what executes a launch. progress: called after each launch with it and the
+    seconds that it took, compiling included.
     """
 
     def __init__(
@@ -88,11 +106,13 @@ class Executor:
         trace: bool = False,
         change: Callable[[launch.Launch], launch.Launch] = lambda item: item,
         run: Callable[..., simulate.Outcome] = simulate.run,
+        progress: Callable[[Launch, float], None] = lambda item, seconds: None,
     ):
         self._modules = modules
         self._trace = trace
         self._change = change
         self._run = run
+        self._progress = progress
         self._calls = 0
         self._launches: list[Launch] = []
 
@@ -110,6 +130,7 @@ class Executor:
         return Simulation(tuple(self._launches))
 
     def _execute(self, item: launch.Launch) -> None:
+        start = time.monotonic()
         item = self._change(item)
         specialised, program = self._modules.program(item)
         # In the kernel's order, without what is a constant of the variant: absent tensors, ones.
@@ -130,5 +151,27 @@ class Executor:
             )
         cores = timing.Model.of(program.target).cores(mixed="AIC" in program.entries)
         self._launches.append(
-            Launch(item.name, specialised.key, item.programs, cores, self._calls, outcome)
+            Launch(
+                item.name,
+                specialised.key,
+                item.programs,
+                cores,
+                self._calls,
+                outcome,
+                _float_atomics(program),
+            )
         )
+        self._progress(self._launches[-1], time.monotonic() - start)
+
+
+def _float_atomics(program: Program) -> tuple[str, ...]:
+    """Places of the operations that add floating-point numbers atomically."""
+    return tuple(
+        dict.fromkeys(
+            place
+            for operation, _ in program.module.walk()
+            if transfers.enumeration(operation.attributes, "atomic_kind", "none") == "add"
+            and re.search(r"x?(bf|f)\d+\b", str(operation.operand_types[-1]))
+            for place in program.places(operation)[:1]
+        )
+    )

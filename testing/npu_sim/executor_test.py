@@ -34,6 +34,18 @@ def add(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + offsets, total)
 
 
+@triton.jit
+def gather(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.atomic_add(out_ptr + offsets, tl.load(x_ptr + tl.program_id(0) * BLOCK + offsets))
+
+
+@triton.jit
+def scale(x_ptr, factor, out_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, (tl.load(x_ptr + offsets) * factor).to(out_ptr.dtype.element_ty))
+
+
 def _launch(out, grid=(2,), x=None):
     return launch.Launch(
         kernel=several,
@@ -63,7 +75,11 @@ class StandInTest(parameterized.TestCase):
         super().setUp()
         self.runs = []
         self.outcomes = iter([])
-        self.program = types.SimpleNamespace(target={"CUBE_CORE_COUNT": 24}, entries={"AIV": None})
+        self.program = types.SimpleNamespace(
+            target={"CUBE_CORE_COUNT": 24},
+            entries={"AIV": None},
+            module=types.SimpleNamespace(walk=lambda: ()),
+        )
         self.modules = types.SimpleNamespace(
             architecture=_ARCH32,
             chip="Ascend910B1",
@@ -123,7 +139,11 @@ class StandInTest(parameterized.TestCase):
         note = findings.Finding(findings.DUPLICATED_WORK, "twice", ("a.py:2",))
         stop = findings.Finding(findings.DEADLOCK, "all wait")
         self.outcomes = iter(
-            [_outcome([race, note], ["p", "q"]), _outcome([race], ["q"]), _outcome([stop])]
+            [
+                _outcome([race, note, race, race], ["p", "q"]),
+                _outcome([race, race], ["q"]),
+                _outcome([stop]),
+            ]
         )
         simulator = self._executor()
         self.assertEmpty(simulator.simulation().findings)
@@ -133,7 +153,7 @@ class StandInTest(parameterized.TestCase):
             self.assertEqual(simulator.simulation().stopped, index == 2)
         found = simulator.simulation()
         self.assertEqual(
-            [(f.message, f.count) for f in found.errors], [("two", 2), ("all wait", 1)]
+            [(f.message, f.count) for f in found.errors], [("two", 3), ("all wait", 1)]
         )
         self.assertLen(found.findings, 3)
         self.assertEqual(found.unwritten, ("p", "q"))
@@ -152,6 +172,25 @@ class StandInTest(parameterized.TestCase):
         with guard.GuardedAllocations() as guarded:
             _launch(torch.zeros(64))
         self.assertEqual(allocated, guarded.allocations)
+
+    def test_counts_are_of_one_call(self):
+        note = findings.Finding(findings.DUPLICATED_WORK, "twice", ("a.py:2",), 3)
+        self.outcomes = iter([_outcome([note])] * 6)
+        simulator = self._executor()
+        for _ in range(3):
+            with simulator.calling():
+                _launch(torch.zeros(64)).run()
+                _launch(torch.zeros(64)).run()
+        self.assertEqual([f.count for f in simulator.simulation().findings], [6])
+
+    def test_progress_is_told_of_every_launch(self):
+        told = []
+        simulator = self._executor(progress=lambda *what: told.append(what))
+        for _ in range(2):
+            with simulator.calling():
+                _launch(torch.zeros(64)).run()
+        self.assertEqual([item for item, _ in told], list(simulator.simulation().launches))
+        self.assertTrue(all(0 <= seconds < 60 for _, seconds in told))
 
     def test_a_launch_can_be_changed(self):
         def change(item):
@@ -200,6 +239,24 @@ class EndToEndTest(parameterized.TestCase):
         x, y, z = (*grid, 1, 1)[:3]
         expected = [100 * i + 10 * j + k for i in range(x) for j in range(y) for k in range(z)]
         self.assertEqual(out[::16].tolist(), expected + [-1.0] * (12 - len(expected)))
+
+    @parameterized.parameters((torch.float32, 1), (torch.int32, 0))
+    def test_atomic_additions_of_floats_are_named(self, dtype, count):
+        out = torch.zeros(32, dtype=dtype)
+        with self.simulator.calling():
+            self._run(gather, (2,), {"BLOCK": 32}, x_ptr=torch.ones(64).to(dtype), out_ptr=out)
+        self.assertEqual(out.tolist(), [2] * 32)
+        found = self.simulator.simulation().atomics
+        self.assertLen(found, count)
+        self.assertTrue(all("executor_test.py:" in place for place in found))
+
+    @parameterized.parameters((0.5, torch.float32), (1.0, torch.float32), (3, torch.int8))
+    def test_scalars_and_small_integers(self, factor, dtype):
+        x = torch.arange(32).to(dtype)
+        out = torch.zeros_like(x)
+        with self.simulator.calling():
+            self._run(scale, (1,), {"BLOCK": 32}, x_ptr=x, factor=factor, out_ptr=out)
+        self.assertTrue(torch.equal(out, x * factor))
 
     def test_a_kernel_that_reads_too_far(self):
         x, out = torch.zeros(48), torch.zeros(64)
