@@ -16,6 +16,9 @@ from testing.npu_compile import chain, chips, compiling, frontend, planning
 from testing.npu_compile.specialisation import Specialisation, Unit
 from testing.npu_sim.program import Program
 
+# What a message says instead of a folder that will be deleted.
+_STAGES = "not kept here; `./bazelw run //testing:npu_compile -- --out=<folder>` keeps them"
+
 
 class NotCompiledError(RuntimeError):
     """A launch has no compiled module: the message says of which variant, why, and what to do."""
@@ -85,11 +88,10 @@ class Modules:
         unit = Unit(specialised, [self.chip])
         frontend.lower(unit, item.kernel, self.architecture, frontend.DEFAULT_LIMIT_S)
         with tempfile.TemporaryDirectory() as folder:
-            result = compiling.compile_unit(unit, self.architecture, self.chip, folder)
+            result = compiling.compile_unit(
+                unit, self.architecture, self.chip, folder, stages=_STAGES
+            )
             if result.verdict != "ok":
-                raise NotCompiledError(
-                    f"{label} does not compile: {result.diagnosis}\n"
-                    "(`./bazelw run //testing:npu_compile` keeps the stages)"
-                )
+                raise NotCompiledError(f"{label} does not compile: {result.diagnosis}")
             with open(os.path.join(folder, chain.HIVM), encoding="utf-8") as file:
                 return file.read()

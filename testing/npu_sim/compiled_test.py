@@ -1,6 +1,7 @@
 """Where a launch's program comes from. The compiler itself is tested in testing/npu_compile."""
 
 import os
+import tempfile
 import zipfile
 from unittest import mock
 
@@ -79,8 +80,11 @@ class ModulesTest(absltest.TestCase):
             {},
         )
         message = r"(?s)misspelt [0-9a-f]{10} for Ascend910B1 does not compile: .*indices"
-        with self.assertRaisesRegex(compiled.NotCompiledError, message):
+        with self.assertRaisesRegex(compiled.NotCompiledError, message) as caught:
             compiled.Modules(_ARCH32).program(item)
+        # The stages' folder is gone when somebody reads this.
+        self.assertRegex(str(caught.exception), "stages: not kept here; .*npu_compile")
+        self.assertNotIn(tempfile.gettempdir(), str(caught.exception))
 
     def test_without_the_compiler(self):
         missing = RuntimeError("looked for the package ascendnpu-ir: pip install it")
