@@ -13,7 +13,7 @@ from absl import flags
 from absl.testing import absltest
 
 from ops.common import backend, launch
-from testing import devices, inputs, spec, tables
+from testing import accuracy, devices, inputs, spec, tables
 from testing.npu_compile import ir
 from testing.npu_compile.specialisation import Specialisation
 from testing.npu_sim import findings, mutations, program
@@ -93,7 +93,7 @@ class MutationTest(absltest.TestCase):
             errors = executor.simulation().errors
             if errors:
                 return {finding.kind for finding in errors}
-            if not all(map(_same_bits, outputs, self._expected)):
+            if not all(map(accuracy.same_bits, outputs, self._expected)):
                 return {"other bits"}
         return set()
 
@@ -118,15 +118,15 @@ class MutationTest(absltest.TestCase):
         if folder := tables.folder():
             with open(os.path.join(folder, "mutations.txt"), "w", encoding="utf-8") as file:
                 file.write(text)
+        self.assertTrue(
+            any("wait" in kind or "barrier" in kind for kind in found),
+            f"no wait and no barrier was deleted, only {sorted(found)}",
+        )
         for kind, share in _SHARES.items():
             verdicts = found.get(kind, [])
             self.assertGreaterEqual(
                 sum(map(bool, verdicts)), share * len(verdicts), f"not noticed: {missed[kind]}"
             )
-
-
-def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return torch.equal(first.view(torch.uint8), second.view(torch.uint8))
 
 
 if __name__ == "__main__":
