@@ -84,7 +84,7 @@ def measure(module: ir.Module) -> Measurement:
     used: dict[str, int] = {}
     operations = dict.fromkeys(PIPES, 0)
     loads = stores = syncs = limited = split = 0
-    own = _of_one_vector_core(module)
+    own, guarded = _of_one_vector_core(module)
     loops: dict[int, bool] = {}  # innermost loops, by identity: whether only scalars work in them
     for operation, ancestors in module.walk():
         if operation.name == "hivm.hir.pointer_cast":
@@ -105,7 +105,9 @@ def measure(module: ir.Module) -> Measurement:
                 if id(ancestor) in loops:
                     loops[id(ancestor)] = False
             if pipe == "store":
-                only_first = any("limit_sub_block_id0" in a.attributes for a in ancestors)
+                only_first = id(operation) in guarded or any(
+                    "limit_sub_block_id0" in ancestor.attributes for ancestor in ancestors
+                )
                 limited += only_first
                 split += id(operation) in own and not only_first
     return Measurement(
@@ -141,23 +143,24 @@ def pipe_of(operation: ir.Operation) -> str | None:
     return None
 
 
-def _of_one_vector_core(module: ir.Module) -> set[int]:
-    """The operations, by identity, that depend on which of the two vector cores executes them:
-    through their operands, or through a condition around them."""
+def _of_one_vector_core(module: ir.Module) -> tuple[set[int], set[int]]:
+    """(operations with an operand that depends on which of the two vector cores executes them,
+    operations inside a condition on that), by identity."""
     values: set[str] = set()
-    found: set[int] = set()
+    own: set[int] = set()
+    guarded: set[int] = set()
     for operation, ancestors in module.walk():
-        if (
-            operation.name == "hivm.hir.get_sub_block_idx"
-            or not values.isdisjoint(operation.operands)
-            or any(a.name == "scf.if" and a.operands[0] in values for a in ancestors)
+        if any(a.name == "scf.if" and a.operands[0] in values for a in ancestors):
+            guarded.add(id(operation))
+        if operation.name == "hivm.hir.get_sub_block_idx" or not values.isdisjoint(
+            operation.operands
         ):
-            found.add(id(operation))
+            own.add(id(operation))
             values.update(operation.results)
             for region in operation.regions:
                 for block in region:
                     values.update(name for name, _ in block.arguments)
-    return found
+    return own, guarded
 
 
 def _constants(module: ir.Module) -> dict[str, int]:

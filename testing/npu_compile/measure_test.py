@@ -136,7 +136,7 @@ class OperationsTest(absltest.TestCase):
         self.assertTrue(m.idle_vector_core)
         self.assertTrue(_measure(same).idle_vector_core)
 
-    def test_stores_under_a_condition_on_the_core(self):
+    def test_stores_of_the_first_core_under_a_condition(self):
         guarded = f"""
         %x = "hivm.hir.get_sub_block_idx"() : () -> i64
         %first = "arith.cmpi"(%x, %x) : (i64, i64) -> i1
@@ -145,7 +145,9 @@ class OperationsTest(absltest.TestCase):
         }}, {{
         }}) : (i1) -> ()
         """
-        self.assertEqual(_measure(guarded).split_stores, 1)
+        m = _measure(guarded)
+        self.assertEqual((m.split_stores, m.limited_stores), (0, 1))
+        self.assertTrue(m.idle_vector_core)
 
     def test_a_name_with_two_values_is_refused(self):
         again = '%c1 = "arith.constant"() <{value = 2 : i64}> : () -> i64'
