@@ -13,7 +13,8 @@ from collections.abc import Mapping
 class Chip:
     """Constants of a chip. Unless a unit is named, cycles of the core's clock.
 
-    name: as the compiler calls it. clock_hz, cores (cube cores), gm_bytes_per_second (all cores together).
+    name: as the compiler calls it. clock_hz, cores (cube cores), gm_bytes_per_second (all cores
+    together).
 
     Transfers with global memory: gm_burst_bytes is what each row is rounded up to; a row that does
     not start at a multiple of gm_aligned_bytes reaches gm_unaligned_share of the bandwidth;
