@@ -125,7 +125,6 @@ class RaceTest(parameterized.TestCase):
         self.assertIn(findings.RACE, kinds(found))
         self.assertIn("memref.store", str(found[0]))
 
-
     def test_a_scalar_unit_keeps_its_own_order(self):
         kernel = hand_written.Kernel("AIV", arguments=2)
         x = kernel.buffer("ub", 0, COUNT)
