@@ -178,9 +178,8 @@ class _Prepared:
         # them one by one takes 16.
         self._guards = guards.TensorGuards(
             *present,
-            # Declared with other types than it takes (torch 2.13).
-            dynamic_dims_sizes=[list(t.shape) for t in present],  # type: ignore[misc]
-            dynamic_dims_strides=[list(t.stride()) for t in present],  # type: ignore[misc]
+            dynamic_dims_sizes=[list(t.shape) for t in present],
+            dynamic_dims_strides=[list(t.stride()) for t in present],
         )
         self._alignments = [tensor.data_ptr() & 15 for tensor in present]
         self._present = [i for i, tensor in enumerate(tensors) if tensor is not None]

@@ -203,7 +203,9 @@ class AffineTest(parameterized.TestCase):
 
 class UnknownTest(absltest.TestCase):
     def test_an_unknown_operation_is_refused(self):
-        with self.assertRaisesRegex(findings.UnsupportedOperationError, "cannot execute math.atan2"):
+        with self.assertRaisesRegex(
+            findings.UnsupportedOperationError, "cannot execute math.atan2"
+        ):
             compute("math.atan2", "f32,f32", "f32", np.float32(1), np.float32(1))
 
     def test_other_dialects_are_not_ours(self):

@@ -13,7 +13,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from testing.npu_sim.findings import Finding
 from testing.npu_sim.machine import Settings
 from testing.npu_sim.program import Program
 
-Argument = torch.Tensor | int | float
+Argument: TypeAlias = torch.Tensor | int | float
 
 _LOCK_BYTES = 64
 _TORCH_ELEMENTS = {
