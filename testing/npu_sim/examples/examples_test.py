@@ -5,6 +5,7 @@ Against NumPy, against Triton's interpreter, in several schedules and on several
 
 import functools
 import re
+import unittest
 
 import numpy as np
 from absl import flags
@@ -18,6 +19,9 @@ from testing.npu_sim.examples.variants import VARIANTS
 _ARCH = flags.DEFINE_enum("arch", None, list(chips.ARCHITECTURES), "Architecture.", required=True)
 _COMPILED = flags.DEFINE_string("compiled", None, "The compile target's folder.", required=True)
 _INTERPRETED = flags.DEFINE_string("interpreted", None, "interpret_main's file.", required=True)
+
+# On arch35 the operations that these change have other names.
+_ARCH32_ONLY = ("test_wrong_values", "test_the_interpreter_alone_sees_it_too")
 
 
 @functools.cache
@@ -39,8 +43,6 @@ class ExamplesTest(parameterized.TestCase):
     @parameterized.named_parameters(*_examples())
     def test(self, example):
         variant = VARIANTS[example.variant]
-        if _ARCH.value not in variant.architectures:
-            self.skipTest(f"{variant.name} is not compiled for {_ARCH.value}")
         text = _compiled().text(variant)
         found = "\n".join(checking.problems(example, text, _interpreted()))
         if _ARCH.value in example.miscompiled:
@@ -67,13 +69,9 @@ class BrokenProgramTest(parameterized.TestCase):
         ("another address", "product_fp16_fp32", "value = 12288 : i64", "value = 8192 : i64"),
     )
     def test_wrong_values(self, name, pattern, replacement):
-        if _ARCH.value == "arch35":
-            self.skipTest("the operations have other names there")
         self.assertIn("against NumPy", self.problems(name, pattern, replacement))
 
     def test_the_interpreter_alone_sees_it_too(self):
-        if _ARCH.value == "arch35":
-            self.skipTest("the operations have other names there")
         found = self.problems(
             "arithmetic_fp32", r'"hivm\.hir\.vmul"', '"hivm.hir.vadd"', _interpreted()
         )
@@ -102,6 +100,24 @@ class BrokenProgramTest(parameterized.TestCase):
             broken = "\n".join([*lines[:index], *lines[index + 1 :]])
             found = list(checking.problems(example, broken))
             self.assertNotEmpty(found, f"without {lines[index]}")
+
+
+def _applies(test: unittest.TestCase) -> bool:
+    """Whether a test says something about this architecture."""
+    name = test.id().rpartition(".")[2]
+    if name.startswith(_ARCH32_ONLY):
+        return _ARCH.value == "arch32"
+    example = dict(_examples()).get(name.removeprefix("test"))
+    return example is None or _ARCH.value in VARIANTS[example.variant].architectures
+
+
+def load_tests(loader, tests, pattern):
+    """Leaves out what does not apply, so that nothing is skipped."""
+    del loader, pattern
+    chosen = unittest.TestSuite()
+    for case in tests:
+        chosen.addTests(test for test in case if _applies(test))
+    return chosen
 
 
 if __name__ == "__main__":
