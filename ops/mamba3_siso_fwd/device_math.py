@@ -71,3 +71,16 @@ def power_of_two(x):
     # The exponent bits alone: 2^floor(log2 x) of a positive normal scalar.
     bits = x.to(tl.int32, bitcast=True) & 0x7F800000
     return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def exponent_of(x):
+    """floor(log2 x) of a positive normal scalar, int32; -127 of 0, 128 of inf."""
+    return (x.to(tl.int32, bitcast=True) >> 23) - 127
+
+
+@triton.jit
+def two_to(n):
+    """2^n of an int32 scalar up to 127, and no more than that; 0 below -126."""
+    bits = tl.minimum(tl.maximum(n + 127, 0), 254) << 23
+    return bits.to(tl.float32, bitcast=True)

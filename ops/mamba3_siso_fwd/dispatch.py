@@ -11,7 +11,7 @@ from torch._C._dynamo import guards
 
 from ops.common import backend as backend_lib
 from ops.common import launch as launch_lib
-from ops.mamba3_siso_fwd import contract, kernel, segments
+from ops.mamba3_siso_fwd import contract, gated, kernel, segments
 from ops.mamba3_siso_fwd import plan as plan_lib
 from ops.mamba3_siso_fwd import problem as problem_lib
 
@@ -19,6 +19,9 @@ _KERNELS = {
     plan_lib.FORWARD: kernel.mamba3_siso_fwd,
     plan_lib.STATES: segments.segment_states,
     plan_lib.SCAN: segments.segment_scan,
+    plan_lib.GATES: gated.gates,
+    plan_lib.GATED_STATES: gated.gated_states,
+    plan_lib.GATED_TILES: gated.gated_tiles,
 }
 
 
@@ -291,19 +294,24 @@ def make_launches(
     return launches
 
 
-_WORKSPACE = ("states", "decays", "units")
+_WORKSPACE = ("states", "decays", "units", "gates")
 
 
 def _workspace(
     problem: problem_lib.Problem, plan: plan_lib.Plan, device: torch.device
-) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """States between the kernels of a split sequence, with their decays and, for fp16, units."""
-    if not plan.slots:
-        return None, None, None
+) -> tuple[torch.Tensor | None, ...]:
+    """What the kernels leave each other: states of a split sequence, with their decays and, for
+    fp16, units; and gates, which begin at a multiple of 32 bytes."""
+    if not plan.workspace_bytes:
+        return (None,) * len(_WORKSPACE)
     whole = torch.empty(plan.workspace_bytes // 4, dtype=torch.float32, device=device)
-    states = plan.slots * plan.state
-    units = whole[states + plan.slots :] if problem.dtype == problem_lib.FLOAT16 else None
-    return whole, whole[states : states + plan.slots], units
+    gates = whole[: plan.gates] if plan.gates else None
+    if not plan.slots:
+        return None, None, None, gates
+    states, decays, units = whole[plan.gates :].split(
+        (plan.slots * plan.state, plan.slots, plan.slots)
+    )
+    return states, decays, units if problem.dtype == problem_lib.FLOAT16 else None, gates
 
 
 # Callers repeat few shapes: planning once per shape keeps the host's share of a small call low.

@@ -157,16 +157,17 @@ def mamba3_siso_fwd(
                 state_b = tl.zeros((STATE_K, BLOCK_V), dtype=tl.float32)
         unit = MIN_UNIT
         if SEGMENTED:
-            # What the segments before this one leave; segment_scan wrote it. Slot s is what segment
-            # s + 1 begins with.
-            slot = (b * (num_segments - 1) + segment_index - 1) * (H * V_TILES) + (
-                task % (V_TILES * H)
+            slot, has_past, state_ptrs, state_mask = past_state(
+                states_ptr,
+                b,
+                num_segments,
+                segment_index,
+                task,
+                H * V_TILES,
+                BLOCK_K,
+                state_rows,
+                v_lane,
             )
-            has_past = segment_index > 0
-            slot = tl.maximum(slot, 0)  # a masked load may still be made, see load_gates
-            state_ptrs = states_ptr + slot * (BLOCK_K * BLOCK_V)
-            state_ptrs += state_rows[:, None] * BLOCK_V + v_lane[None, :]
-            state_mask = (state_rows >= 0)[:, None] & (v_lane >= 0)[None, :] & has_past
             state_a = tl.load(state_ptrs, mask=state_mask, other=0.0)
             if not JOIN:
                 state_b = tl.load(state_ptrs + K2 * BLOCK_V, mask=state_mask, other=0.0)
@@ -204,7 +205,7 @@ def mamba3_siso_fwd(
                 # weights are therefore held in units of 32 times the largest s that they contain:
                 # full precision for any dt as long as 2^-9 < |q.k| < 2^21. Powers of two, so that
                 # no operand is rounded otherwise than without a unit.
-                next_unit = next_unit_of(unit, decay_tile, scale)
+                next_unit = next_unit_of(unit, decay_tile, unit_of(scale))
                 decay_in *= unit / next_unit
                 decay_tile *= unit / next_unit
                 scale = scale / next_unit
@@ -351,8 +352,38 @@ def load_v(base, start, S, rows, v_cols, V: tl.constexpr, STRIDE: tl.constexpr, 
 
 
 @triton.jit
-def next_unit_of(unit, decay, scale):
-    """The unit after a tile: a power of two, 32 times the largest |s| so far, faded by decay."""
-    largest = power_of_two(32.0 * tl.max(tl.abs(scale), 0))
+def past_state(
+    states_ptr,
+    b,
+    num_segments,
+    segment_index,
+    task,
+    HEADS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    state_rows,
+    v_lane,
+):
+    """Where segment_scan left what the segments before this one leave, and whether there are any.
+
+    Slot s is what segment s + 1 begins with. HEADS: (head, V tile) pairs.
+    """
+    slot = (b * (num_segments - 1) + segment_index - 1) * HEADS + (task % HEADS)
+    has_past = segment_index > 0
+    slot = tl.maximum(slot, 0)  # a masked load may still be made, see load_gates
+    ptrs = states_ptr + slot * (BLOCK_K * v_lane.shape[0])
+    ptrs += state_rows[:, None] * v_lane.shape[0] + v_lane[None, :]
+    mask = (state_rows >= 0)[:, None] & (v_lane >= 0)[None, :] & has_past
+    return slot, has_past, ptrs, mask
+
+
+@triton.jit
+def unit_of(scale):
+    """A power of two, 32 times the largest |s| of a tile."""
+    return power_of_two(32.0 * tl.max(tl.abs(scale), 0))
+
+
+@triton.jit
+def next_unit_of(unit, decay, own):
+    """The state's unit after a tile: the largest so far, faded by decay."""
     faded = power_of_two(tl.minimum(unit * decay, MAX_UNIT))
-    return tl.maximum(tl.maximum(faded, largest), MIN_UNIT)
+    return tl.maximum(tl.maximum(faded, own), MIN_UNIT)

@@ -10,6 +10,7 @@ from ops.mamba3_siso_fwd import problem as problem_lib
 # compares them.
 CPU_REFERENCE = "cpu-reference"
 CUDA = "cuda"
+NPU_ARCH32 = "npu-arch32"
 NPU_ARCH35 = "npu-arch35"
 
 # The three ways to compute a sequence.
@@ -21,6 +22,9 @@ SPLIT = "split"
 FORWARD = "mamba3_siso_fwd"
 STATES = "segment_states"
 SCAN = "segment_scan"
+GATES = "gates"
+GATED_STATES = "gated_states"
+GATED_TILES = "gated_tiles"
 
 # Ascend's arch35 compiler (1.2.0) rejects narrower tiles (halves of 16, or 16 columns of v).
 _MIN_BLOCK_K = 64
@@ -28,6 +32,10 @@ _MIN_BLOCK_V = 32
 _MAX_TASKS = 2**31 - 2**16  # the kernel's task counter is an int32 that steps by up to 2^16
 # State elements that a program of the scan adds up.
 _SCAN_BLOCK = 1024
+# What gated.gates writes for a tile: 6 numbers of each token and, in the 32 bytes that Ascend moves
+# at least, 2 of the tile.
+_GATES_PER_TOKEN = 6
+_GATES_PER_TILE = 8
 
 # A persistent CUDA grid has 8 programs per multiprocessor (backend.core_count); the kernels' 255
 # registers leave room for 2 of 4 warps, or 1 of 8, at a time.
@@ -55,7 +63,7 @@ class KernelPlan:
     """One kernel launch.
 
     Attributes:
-        kernel: FORWARD, STATES or SCAN.
+        kernel: FORWARD, STATES, SCAN, GATES, GATED_STATES or GATED_TILES.
         programs: size of the one-dimensional persistent grid.
         num_tasks: pieces of work; program p does p, p + programs, p + 2 programs, ...
         constants: the kernel's tl.constexpr arguments.
@@ -81,6 +89,7 @@ class Plan:
         segment: tokens of each, a multiple of the tile; the last one may have fewer.
         slots: states that are kept between kernels.
         state: fp32 elements of each.
+        gates: fp32 elements that GATES leaves to the kernels after it; 0 without it.
         stage_output: the kernel stores fp32 and torch rounds to the output's dtype afterwards.
     """
 
@@ -91,12 +100,13 @@ class Plan:
     segment: int
     slots: int
     state: int
+    gates: int
     stage_output: bool
 
     @property
     def workspace_bytes(self) -> int:
-        """Device bytes beside the output: states, and each one's decay and unit, in fp32."""
-        return 4 * self.slots * (self.state + 2)
+        """Device bytes beside the output, all fp32: gates; states, each one's decay and unit."""
+        return 4 * (self.gates + self.slots * (self.state + 2))
 
     def explain(self) -> str:
         """The plan in words, a line for the path and one for each launch."""
@@ -111,11 +121,9 @@ class Plan:
                 f"  {each.kernel}: {each.num_tasks} tasks on {each.programs} programs, "
                 f"tiles {tiles}" + (f", options {dict(each.options)}" if each.options else "")
             )
-        if self.slots:
-            lines.append(
-                f"  {self.segments} segments of {self.segment} tokens, "
-                f"workspace of {self.workspace_bytes} bytes"
-            )
+        if self.workspace_bytes:
+            pieces = f"{self.segments} segments of {self.segment} tokens, " if self.slots else ""
+            lines.append(f"  {pieces}workspace of {self.workspace_bytes} bytes")
         return "\n".join(lines)
 
 
@@ -168,15 +176,18 @@ def make_plan(
         )
     segment = _ceil_div(tiles, segments) * block_t
     segments = _ceil_div(problem.S, segment)
-    limit = cores if max_programs is None else min(cores, max_programs)
+    # Only arch32's compiler can share a tile's rows between the two vector cores, and only without
+    # sums over tokens (README.md has what that gains). Two launches would not repay one tile.
+    gated = backend == NPU_ARCH32 and tiles > 1
 
     # Triton's interpreter multiplies bf16 matrices as if they were integers and truncates where it
     # should round to bf16 (triton 3.2). There, and only there, bf16 operands stay in fp32 and the
     # output is rounded by torch: that device judges the algorithm, not bf16.
     interpreted_bf16 = backend == CPU_REFERENCE and problem.dtype == problem_lib.BFLOAT16
     strides = problem.strides
+    scale_operands = problem.dtype == problem_lib.FLOAT16
     join = gpu and block_k == 64
-    shared = {
+    tokens_and_k = {
         "H": problem.H,
         "HEADS_PER_GROUP": problem.H // problem.HQ,
         "K": problem.K,
@@ -189,45 +200,67 @@ def make_plan(
         "BLOCK_T": block_t,
         "BLOCK_K": block_k,
         "BLOCK_V": block_v,
-        "SCALE_OPERANDS": problem.dtype == problem_lib.FLOAT16,
+        "SCALE_OPERANDS": scale_operands,
         "FP32_DOTS": interpreted_bf16,
-        "GPU": gpu,
-        "JOIN": join,
     }
-    forward = shared | {
+    outputs = {
         "Q_STRIDE_S": strides.q[1],
         "Z_STRIDE_S": strides.z[1],
         "Q_BIAS_STRIDE_H": strides.q_bias,
         "D_STRIDE_H": strides.d,
         "HAS_D": problem.has_d,
         "HAS_Z": problem.has_z,
-        # arch35's compiler (1.2.0) drops the zeros of a masked load that goes to a product: the
-        # rows behind the last token are what L1 held, and a NaN there spoils the whole tile.
-        "FILL_V": backend == NPU_ARCH35,
-        "ONE_TILE": path == ONE_TILE,
         "SEGMENTED": path == SPLIT,
-        # A whole tile ahead fits the registers beside a state of 64 columns: 1.15 times as fast;
-        # with 128 it spills and is 2.5 times as slow (H200).
-        "PREFETCH": join and path != ONE_TILE and block_t == 64,
     }
+    arrangement: dict[str, int | bool]
+    if gated:
+        gates_of_tile = _GATES_PER_TOKEN * block_t + _GATES_PER_TILE
+        arrangement = {"GATES": gates_of_tile, "INSERT": True}
+    else:
+        gates_of_tile = 0
+        arrangement = {"GPU": gpu, "JOIN": join}
+        outputs |= {
+            # arch35's compiler (1.2.0) drops the zeros of a masked load that goes to a product: the
+            # rows behind the last token are what L1 held, and a NaN there spoils the whole tile.
+            "FILL_V": backend == NPU_ARCH35,
+            "ONE_TILE": path == ONE_TILE,
+            # A whole tile ahead fits the registers beside a state of 64 columns: 1.15 times as
+            # fast; with 128 it spills and is 2.5 times as slow (H200).
+            "PREFETCH": join and path != ONE_TILE and block_t == 64,
+        }
     options = _options(block_t, block_k, block_v) if gpu else {}
+    kernels = []
 
-    def kernel(name: str, count: int, constants: dict, options: Mapping[str, int]) -> KernelPlan:
-        return KernelPlan(name, min(count, limit), count, constants, options)
+    def add(
+        name: str,
+        count: int,
+        constants: Mapping[str, int | bool],
+        options: Mapping[str, int] = options,
+        grid: int = cores,
+    ) -> None:
+        if max_programs is not None:
+            grid = min(grid, max_programs)
+        kernels.append(KernelPlan(name, min(count, grid), count, constants, options))
 
+    # A kernel without products occupies one vector core, of which an NPU has two per cube core.
+    vector_cores = 2 * cores if backend in (NPU_ARCH32, NPU_ARCH35) else cores
+    if gated:
+        constants = {name: tokens_and_k[name] for name in ("H", "BLOCK_T", "SCALE_OPERANDS")}
+        constants["GATES"] = gates_of_tile
+        add(GATES, problem.B * problem.H * tiles, constants, grid=vector_cores)
     slots = problem.B * (segments - 1) * problem.H * v_tiles
     state = block_k * block_v
-    kernels = [kernel(FORWARD, tasks * segments, forward, options)]
     if path == SPLIT:
-        # q is not there, so a tile ahead fits: 1.3 times as fast.
-        constants = shared | {"PREFETCH": gpu and block_t == 64}
-        scan = {"STATE": state, "BLOCK": _SCAN_BLOCK, "SCALE_OPERANDS": shared["SCALE_OPERANDS"]}
-        scan_tasks = tasks * state // _SCAN_BLOCK
-        kernels = [
-            kernel(STATES, slots, constants, options),
-            kernel(SCAN, scan_tasks, scan, {"num_warps": 4} if gpu else {}),
-            *kernels,
-        ]
+        constants = tokens_and_k | arrangement
+        if not gated:
+            # q is not there, so a tile ahead fits: 1.3 times as fast.
+            constants["PREFETCH"] = gpu and block_t == 64
+        add(GATED_STATES if gated else STATES, slots, constants)
+        scan = {"STATE": state, "BLOCK": _SCAN_BLOCK, "SCALE_OPERANDS": scale_operands}
+        scan_options = {"num_warps": 4} if gpu else {}
+        add(SCAN, tasks * state // _SCAN_BLOCK, scan, scan_options, vector_cores)
+    constants = tokens_and_k | outputs | arrangement
+    add(GATED_TILES if gated else FORWARD, tasks * segments, constants)
     return Plan(
         path=path,
         reason=reason,
@@ -236,6 +269,7 @@ def make_plan(
         segment=segment,
         slots=slots,
         state=state,
+        gates=problem.B * problem.H * tiles * gates_of_tile,
         stage_output=interpreted_bf16,
     )
 

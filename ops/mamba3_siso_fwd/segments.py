@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ops.mamba3_siso_fwd.device_math import exponential, power_of_two, sin_cos
-from ops.mamba3_siso_fwd.kernel import MAX_UNIT, MIN_UNIT, load_v, next_unit_of
+from ops.mamba3_siso_fwd.kernel import MAX_UNIT, MIN_UNIT, load_v, next_unit_of, unit_of
 from ops.mamba3_siso_fwd.tile import (
     biased_columns,
     even_odd_bias,
@@ -131,7 +131,7 @@ def segment_states(
             decay_tile = exponential(total_whole + total_part, GPU)
             decay_segment *= decay_tile
             if SCALE_OPERANDS:
-                next_unit = next_unit_of(unit, decay_tile, scale)
+                next_unit = next_unit_of(unit, decay_tile, unit_of(scale))
                 decay_tile *= unit / next_unit
                 scale = scale / next_unit
                 unit = next_unit
