@@ -1,11 +1,14 @@
-"""The kernels of arch32: all that is summed over tokens in a launch of its own, then the tiles.
+"""The kernels of Ascend for more than one tile: sums over tokens first, then the tiles.
 
-A mixed kernel's two vector cores share the work there only if the compiler can give each of them
-half of the rows of every tile. A sum over tokens in the same kernel prevents it: the second core
-then repeats the first one's work. So `gates` computes what needs such sums, a tile a task, and
-`gated_states` and `gated_tiles`, which load it, are kernel.py's and segments.py's computation
-without one. All operands of a tile's products are written before the first product is waited for:
-each wait for the other core's data takes about as long as a tile's arithmetic.
+A kernel's two vector cores share its work only if the compiler can give each of them half of the
+rows of every tile (arch32; arch35 is not asked to). A sum over tokens in the same kernel prevents
+it: the second core then repeats the first one's work. So `gates` computes what needs such sums, a
+tile a task, and `gated_tiles`, which loads it, is kernel.py's computation without one.
+`gated_states` is what segments.segment_states is on a GPU.
+
+Each time that a core waits for another one's data it waits about as long as a tile's arithmetic
+takes. So K is one axis, four products a tile instead of seven, and all operands are written before
+the first product is waited for.
 
 Names: T tokens of a tile, K2 = BLOCK_K / 2 columns of a half, N = BLOCK_V columns of v.
 """
@@ -284,6 +287,7 @@ def gated_tiles(
     HAS_Z: tl.constexpr,
     SCALE_OPERANDS: tl.constexpr,
     FP32_DOTS: tl.constexpr,
+    FILL_V: tl.constexpr,
     SEGMENTED: tl.constexpr,
     INSERT: tl.constexpr,
 ):
@@ -377,7 +381,7 @@ def gated_tiles(
                 )
             q_even, q_odd = load_halves(q_base, start, S, rows, K, BLOCK_K, Q_STRIDE_S, False)
             k_even, k_odd = load_halves(k_base, start, S, rows, K, BLOCK_K, K_STRIDE_S, False)
-            v = load_v(v_base, start, S, rows, v_cols, V, V_STRIDE_S, False)  # [T, N]
+            v = load_v(v_base, start, S, rows, v_cols, V, V_STRIDE_S, FILL_V)  # [T, N]
             v_fp32 = v.to(tl.float32)
             v_weighted = (v_fp32 * onto[:, None]).to(DOT)
             state_operand = state.to(DOT)

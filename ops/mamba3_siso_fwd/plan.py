@@ -176,9 +176,9 @@ def make_plan(
         )
     segment = _ceil_div(tiles, segments) * block_t
     segments = _ceil_div(problem.S, segment)
-    # Only arch32's compiler can share a tile's rows between the two vector cores, and only without
-    # sums over tokens (README.md has what that gains). Two launches would not repay one tile.
-    gated = backend == NPU_ARCH32 and tiles > 1
+    # On an NPU what is summed over tokens has a launch of its own: README.md has what that gains.
+    # One tile would not repay it.
+    gated = not gpu and tiles > 1
 
     # Triton's interpreter multiplies bf16 matrices as if they were integers and truncates where it
     # should round to bf16 (triton 3.2). There, and only there, bf16 operands stay in fp32 and the
@@ -210,19 +210,20 @@ def make_plan(
         "D_STRIDE_H": strides.d,
         "HAS_D": problem.has_d,
         "HAS_Z": problem.has_z,
+        # arch35's compiler (1.2.0) drops the zeros of a masked load that goes to a product: the
+        # rows behind the last token are what L1 held, and a NaN there spoils the whole tile.
+        "FILL_V": backend == NPU_ARCH35,
         "SEGMENTED": path == SPLIT,
     }
     arrangement: dict[str, int | bool]
     if gated:
         gates_of_tile = _GATES_PER_TOKEN * block_t + _GATES_PER_TILE
-        arrangement = {"GATES": gates_of_tile, "INSERT": True}
+        arrangement = {"GATES": gates_of_tile, "INSERT": backend != CPU_REFERENCE}
     else:
         gates_of_tile = 0
-        arrangement = {"GPU": gpu, "JOIN": join}
+        arrangement = {"JOIN": join}
         outputs |= {
-            # arch35's compiler (1.2.0) drops the zeros of a masked load that goes to a product: the
-            # rows behind the last token are what L1 held, and a NaN there spoils the whole tile.
-            "FILL_V": backend == NPU_ARCH35,
+            "GPU": gpu,
             "ONE_TILE": path == ONE_TILE,
             # A whole tile ahead fits the registers beside a state of 64 columns: 1.15 times as
             # fast; with 128 it spills and is 2.5 times as slow (H200).
@@ -254,7 +255,7 @@ def make_plan(
         constants = tokens_and_k | arrangement
         if not gated:
             # q is not there, so a tile ahead fits: 1.3 times as fast.
-            constants["PREFETCH"] = gpu and block_t == 64
+            constants["PREFETCH"] = block_t == 64
         add(GATED_STATES if gated else STATES, slots, constants)
         scan = {"STATE": state, "BLOCK": _SCAN_BLOCK, "SCALE_OPERANDS": scale_operands}
         scan_options = {"num_warps": 4} if gpu else {}

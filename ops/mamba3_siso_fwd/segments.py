@@ -1,10 +1,10 @@
 """The kernels of a split sequence: what each segment adds to the state, and the scan over segments.
 
 A sequence of few heads leaves cores idle when one program walks all of it. It is cut into segments:
-`segment_states` computes each segment's state as if nothing came before, `segment_scan` adds up
-what arrives at each segment's start, and `kernel.mamba3_siso_fwd` computes the outputs of all
-segments side by side. The last segment's state is nobody's past, so there is one slot less than
-segments.
+`segment_states` (on an NPU gated.py's `gated_states`) computes each segment's state as if nothing
+came before, `segment_scan` adds up what arrives at each segment's start, and the forward kernel
+computes the outputs of all segments side by side. The last segment's state is nobody's past, so
+there is one slot less than segments.
 """
 
 import triton
@@ -14,13 +14,11 @@ from ops.mamba3_siso_fwd.device_math import exponential, power_of_two, sin_cos
 from ops.mamba3_siso_fwd.kernel import MAX_UNIT, MIN_UNIT, load_v, next_unit_of, unit_of
 from ops.mamba3_siso_fwd.tile import (
     biased_columns,
-    even_odd_bias,
     join_halves,
     load_gates,
     load_halves,
     load_rows,
     rotate_columns,
-    rotate_even_odd,
     running_sums,
     step_weights,
 )
@@ -68,7 +66,6 @@ def segment_states(
     BLOCK_V: tl.constexpr,
     SCALE_OPERANDS: tl.constexpr,
     FP32_DOTS: tl.constexpr,
-    GPU: tl.constexpr,
     JOIN: tl.constexpr,
     PREFETCH: tl.constexpr,
 ):
@@ -76,7 +73,7 @@ def segment_states(
     V_TILES: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
     K2: tl.constexpr = BLOCK_K // 2
     STATE_K: tl.constexpr = BLOCK_K if JOIN else BLOCK_K // 2
-    ANGLE_PAIRS: tl.constexpr = BLOCK_K // 4 if GPU else BLOCK_K // 2
+    ANGLE_PAIRS: tl.constexpr = BLOCK_K // 4
     DOT: tl.constexpr = tl.float32 if FP32_DOTS else k_ptr.dtype.element_ty
 
     rows = tl.arange(0, BLOCK_T)
@@ -100,8 +97,6 @@ def segment_states(
         if A > 0:
             angles_base = angles_ptr + b * angles_stride_b + h64 * angles_stride_h
         k_bias_base = k_bias_ptr + h64 * K_BIAS_STRIDE_H
-        if not GPU:
-            k_bias_a, k_bias_b = even_odd_bias(k_bias_base, K, BLOCK_K)
 
         state_a = tl.zeros((STATE_K, BLOCK_V), dtype=tl.float32)
         if not JOIN:
@@ -110,7 +105,7 @@ def segment_states(
         decay_segment = 1.0
 
         if PREFETCH:
-            k_raw_a, k_raw_b = load_halves(k_base, first, S, rows, K, BLOCK_K, K_STRIDE_S, GPU)
+            k_raw_a, k_raw_b = load_halves(k_base, first, S, rows, K, BLOCK_K, K_STRIDE_S, True)
             if A > 0:
                 angles = load_rows(angles_base, first, S, rows, 0, ANGLE_PAIRS, A, ANGLES_STRIDE_S)
             v = load_v(v_base, first, S, rows, v_cols, V, V_STRIDE_S, False)
@@ -125,10 +120,10 @@ def segment_states(
                 adt, dt, trap, dt_next, trap_next = load_gates(
                     adt_base, dt_base, trap_base, start, S, rows
                 )
-            _, scale = step_weights(dt, trap, dt_next, trap_next, GPU)
-            c_whole, c_part, total_whole, total_part = running_sums(adt, rows, GPU)
-            decay_out = exponential((total_whole - c_whole) + (total_part - c_part), GPU)
-            decay_tile = exponential(total_whole + total_part, GPU)
+            _, scale = step_weights(dt, trap, dt_next, trap_next, True)
+            c_whole, c_part, total_whole, total_part = running_sums(adt, rows, True)
+            decay_out = exponential((total_whole - c_whole) + (total_part - c_part), True)
+            decay_tile = exponential(total_whole + total_part, True)
             decay_segment *= decay_tile
             if SCALE_OPERANDS:
                 next_unit = next_unit_of(unit, decay_tile, unit_of(scale))
@@ -137,53 +132,43 @@ def segment_states(
                 unit = next_unit
 
             if not PREFETCH:
-                k_raw_a, k_raw_b = load_halves(k_base, start, S, rows, K, BLOCK_K, K_STRIDE_S, GPU)
+                k_raw_a, k_raw_b = load_halves(k_base, start, S, rows, K, BLOCK_K, K_STRIDE_S, True)
                 if A > 0:
                     angles = load_rows(
                         angles_base, start, S, rows, 0, ANGLE_PAIRS, A, ANGLES_STRIDE_S
                     )
-            if GPU:
-                k_a = biased_columns(k_raw_a, k_bias_base, 0, K)
-                if A > 0:
-                    sin, cos = sin_cos(angles)
-                    k_rot_a = rotate_columns(k_a, sin, cos, DOT)
-                else:
-                    k_rot_a = k_a.to(DOT)
-                k_b = biased_columns(k_raw_b, k_bias_base, K2, K)
-                if A > ANGLE_PAIRS:
-                    sin, cos = sin_cos(
-                        load_rows(
-                            angles_base,
-                            start,
-                            S,
-                            rows,
-                            ANGLE_PAIRS,
-                            ANGLE_PAIRS,
-                            A,
-                            ANGLES_STRIDE_S,
-                        )
-                    )
-                    k_rot_b = rotate_columns(k_b, sin, cos, DOT)
-                else:
-                    k_rot_b = k_b.to(DOT)
-                if JOIN:
-                    k_rot_a = join_halves(k_rot_a, k_rot_b)
+            k_a = biased_columns(k_raw_a, k_bias_base, 0, K)
+            if A > 0:
+                sin, cos = sin_cos(angles)
+                k_rot_a = rotate_columns(k_a, sin, cos, DOT)
             else:
-                k_even = k_raw_a.to(tl.float32) + k_bias_a[None, :]
-                k_odd = k_raw_b.to(tl.float32) + k_bias_b[None, :]
-                if A > 0:
-                    sin, cos = sin_cos(angles)
-                    k_rot_a, k_rot_b = rotate_even_odd(k_even, k_odd, sin, cos, DOT)
-                else:
-                    k_rot_a = k_even.to(DOT)
-                    k_rot_b = k_odd.to(DOT)
+                k_rot_a = k_a.to(DOT)
+            k_b = biased_columns(k_raw_b, k_bias_base, K2, K)
+            if A > ANGLE_PAIRS:
+                sin, cos = sin_cos(
+                    load_rows(
+                        angles_base,
+                        start,
+                        S,
+                        rows,
+                        ANGLE_PAIRS,
+                        ANGLE_PAIRS,
+                        A,
+                        ANGLES_STRIDE_S,
+                    )
+                )
+                k_rot_b = rotate_columns(k_b, sin, cos, DOT)
+            else:
+                k_rot_b = k_b.to(DOT)
+            if JOIN:
+                k_rot_a = join_halves(k_rot_a, k_rot_b)
 
             if not PREFETCH:
                 v = load_v(v_base, start, S, rows, v_cols, V, V_STRIDE_S, False)  # [T, N]
             v_weighted = (v.to(tl.float32) * (scale * decay_out)[:, None]).to(DOT)
             if PREFETCH:
                 ahead = start + BLOCK_T
-                k_raw_a, k_raw_b = load_halves(k_base, ahead, S, rows, K, BLOCK_K, K_STRIDE_S, GPU)
+                k_raw_a, k_raw_b = load_halves(k_base, ahead, S, rows, K, BLOCK_K, K_STRIDE_S, True)
                 if A > 0:
                     angles = load_rows(
                         angles_base, ahead, S, rows, 0, ANGLE_PAIRS, A, ANGLES_STRIDE_S
