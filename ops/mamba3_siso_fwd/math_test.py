@@ -110,6 +110,40 @@ class SigmoidTest(parameterized.TestCase):
         self.assertEqual(sigmoid.tolist(), [0.0, 0.0, 1.0, 1.0, 0.0, 1.0])
 
 
+@triton.jit
+def apply_exponents(x_ptr, n_ptr, exponent_ptr, power_ptr, num):
+    for i in range(0, num):
+        tl.store(exponent_ptr + i, device_math.exponent_of(tl.load(x_ptr + i)))
+        tl.store(power_ptr + i, device_math.two_to(tl.load(n_ptr + i)))
+
+
+class ExponentTest(absltest.TestCase):
+    def test_of_scalars(self):
+        values = [1.0, 1.5, 3.999, 4.0, 2.0**-60, 1e30, 2.0**-126, 0.0, math.inf]
+        exponents = [0, 0, 1, 2, -60, 99, -126, -127, 128]
+        numbers = [0, 1, -1, 127, 128, 2000, -126, -127, -2000]
+        powers = [1.0, 2.0, 0.5, 2.0**127, 2.0**127, 2.0**127, 2.0**-126, 0.0, 0.0]
+        x = torch.tensor(values, device=unit.DEVICE.torch_device)
+        n = torch.tensor(numbers, dtype=torch.int32, device=unit.DEVICE.torch_device)
+        exponent, power = torch.empty_like(n), torch.empty_like(x)
+        launch.Launch(
+            kernel=apply_exponents,
+            backend=unit.DEVICE.name,
+            grid=(1,),
+            args={
+                "x_ptr": x,
+                "n_ptr": n,
+                "exponent_ptr": exponent,
+                "power_ptr": power,
+                "num": len(values),
+            },
+            constants={},
+            options={},
+        ).run()
+        self.assertEqual(exponent.tolist(), exponents)
+        self.assertEqual(power.tolist(), powers)
+
+
 class PowerOfTwoTest(absltest.TestCase):
     def test_rounds_down_to_a_power_of_two(self):
         values = [1.0, 1.5, 2.0, 3.999, 4.0, 1e-30, 1e30, 0.7, 8.673617379884035e-19]

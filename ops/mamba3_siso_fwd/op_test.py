@@ -53,7 +53,7 @@ def _distance(actual, expected):
     return ((actual - expected).norm() / expected.norm()).item()
 
 
-# The interpreter computes both arrangements of the kernels; a device its own.
+# The interpreter computes both arrangements of the kernels, an NPU's and a GPU's; a device its own.
 _ARRANGEMENTS = (
     (unit.DEVICE.name,) if unit.DEVICE.is_accelerator else (backend.CPU_REFERENCE, backend.CUDA)
 )
@@ -410,21 +410,33 @@ class TorchLibraryTest(absltest.TestCase):
             _op(**(x | {"k": x["k"].bfloat16()}))
 
 
+def _own_plan(x):
+    problem, _ = contract.check(**x, chunk_size=64)
+    return plan_lib.make_plan(problem, unit.DEVICE.name, backend.device_cores(unit.DEVICE.name))
+
+
+_ON_GPU = unit.DEVICE.name == backend.CUDA
+
+
 class LaunchTest(parameterized.TestCase):
     @parameterized.product(
         dtype=(torch.float16, torch.bfloat16),
-        sizes=({"s": 1}, {"s": 300, "k_dim": 128}, {"b": 3, "heads": 5, "v_dim": 130}),
+        sizes=({"s": 1}, {"s": 64}, {"s": 300, "k_dim": 128}, {"b": 3, "heads": 5, "v_dim": 130}),
     )
-    def test_one_launch_and_no_state_in_memory(self, dtype, sizes):
+    def test_no_state_in_memory(self, dtype, sizes):
         x = _on_device(_inputs(**sizes, dtype=dtype))
         with launch.record() as launches, guard.GuardedAllocations() as guarded:
             out = _op(**x)
             unit.DEVICE.synchronize()
-        self.assertLen(launches, 1)
-        self.assertEqual(launches[0].name, "mamba3_siso_fwd")
-        self.assertLessEqual(launches[0].programs, backend.core_count(unit.DEVICE.name))
+        fused = _ON_GPU or sizes.get("s", 70) <= 64
+        names = ["mamba3_siso_fwd"] if fused else ["gates", "gated_tiles"]
+        self.assertEqual([each.name for each in launches], names)
+        self.assertLessEqual(launches[-1].programs, backend.core_count(unit.DEVICE.name))
+        b, s, heads, _ = out.shape
+        tokens = 32 if x["q"].shape[3] > 64 else 64
+        gates = 0 if fused else 4 * b * heads * -(-s // tokens) * (6 * tokens + 8)
         staging = 4 * out.numel() if (unit.DEVICE.name, dtype) == _STAGED else 0
-        self.assertEqual(guarded.allocated_bytes, out.nbytes + staging)
+        self.assertEqual(guarded.allocated_bytes, out.nbytes + staging + gates)
         self.assertEqual(guarded.broken_bands(), 0)
 
     @parameterized.parameters(torch.float16, torch.bfloat16)
@@ -434,12 +446,13 @@ class LaunchTest(parameterized.TestCase):
             out = _op(**x)
             unit.DEVICE.synchronize()
         self.assertEqual(
-            [each.name for each in launches], ["segment_states", "segment_scan", "mamba3_siso_fwd"]
+            [each.name for each in launches],
+            ["segment_states", "segment_scan", "mamba3_siso_fwd"]
+            if _ON_GPU
+            else ["gates", "gated_states", "segment_scan", "gated_tiles"],
         )
-        self.assertRegex(dispatch.explain(**x), r"^split: \d .*\n.*segment_states")
-        problem, _ = contract.check(**x, chunk_size=64)
-        cores = backend.device_cores(unit.DEVICE.name)
-        workspace = plan_lib.make_plan(problem, unit.DEVICE.name, cores).workspace_bytes
+        self.assertRegex(dispatch.explain(**x), r"^split: \d .*\n(.*\n)?.*(segment|gated)_states")
+        workspace = _own_plan(x).workspace_bytes
         staging = 4 * out.numel() if (unit.DEVICE.name, dtype) == _STAGED else 0
         self.assertEqual(guarded.allocated_bytes, out.nbytes + staging + workspace)
         self.assertEqual(guarded.broken_bands(), 0)
@@ -497,17 +510,18 @@ class LaunchTest(parameterized.TestCase):
         problem, inputs = contract.check(**x, chunk_size=64)
         plan = plan_lib.make_plan(problem, backend.NPU_ARCH32, 24)
         with launch.record() as launches:
-            (planned,) = dispatch.make_launches(
+            gates, planned = dispatch.make_launches(
                 problem, inputs, torch.empty_like(x["v"]), backend.NPU_ARCH32, plan
             )
         self.assertEmpty(launches)
-        self.assertEqual(planned.grid, (2,))
+        self.assertEqual((gates.grid, planned.grid), ((4,), (2,)))
         signature = planned.signature()
         self.assertEqual(signature["q_ptr"], "*fp16")
         self.assertEqual(signature["angles_stride_b"], "i32")
         self.assertNotIn("angles_ptr", signature)  # A == 0: the argument is absent
-        parameters = set(planned.kernel.arg_names)
-        self.assertEqual(set(planned.args) | set(planned.constants), parameters)
+        for each in (gates, planned):
+            parameters = set(each.kernel.arg_names)
+            self.assertEqual(set(each.args) | set(each.constants), parameters)
 
 
 # 2^31 outputs take an interpreter hours. There the test does not exist, rather than looking green.
