@@ -65,13 +65,17 @@ class PlanTest(parameterized.TestCase):
         plan = _plan()
         self.assertEqual(plan.path, plan_lib.DENSE)
         self.assertFalse(plan.stage_output)
-        self.assertEqual((plan.segments, plan.slots, plan.workspace_bytes), (1, 0, 0))
-        (kernel,) = plan.kernels
+        self.assertEqual((plan.segments, plan.slots), (1, 0))
+        # 4 heads of 2 tiles, each 6 rows of 64 tokens and 8 numbers.
+        self.assertEqual(plan.workspace_bytes, 4 * 4 * 2 * (6 * 64 + 8))
+        gates, tiles = plan.kernels
+        self.assertEqual((gates.kernel, gates.num_tasks, gates.programs), ("gates", 8, 8))
         self.assertEqual(
-            (kernel.kernel, kernel.num_tasks, kernel.programs), ("mamba3_siso_fwd", 12, 12)
+            gates.constants, {"H": 4, "BLOCK_T": 64, "SCALE_OPERANDS": True, "GATES": 392}
         )
+        self.assertEqual((tiles.kernel, tiles.num_tasks, tiles.programs), ("gated_tiles", 12, 12))
         self.assertEqual(
-            kernel.constants,
+            tiles.constants,
             {
                 "H": 4,
                 "HEADS_PER_GROUP": 2,
@@ -94,13 +98,23 @@ class PlanTest(parameterized.TestCase):
                 "SCALE_OPERANDS": True,
                 "FP32_DOTS": False,
                 "FILL_V": False,
-                "ONE_TILE": False,
                 "SEGMENTED": False,
-                "GPU": False,
-                "JOIN": False,
-                "PREFETCH": False,
+                "GATES": 392,
+                "INSERT": True,
             },
         )
+
+    def test_the_quoted_example_on_a_gpu(self):
+        plan = _plan("cuda", 1056)
+        self.assertEqual((plan.path, plan.workspace_bytes), (plan_lib.ONE_TILE, 0))
+        (kernel,) = plan.kernels
+        self.assertEqual((kernel.kernel, kernel.programs), ("mamba3_siso_fwd", 8))
+        arrangement = ("GPU", "JOIN", "PREFETCH", "ONE_TILE", "SEGMENTED", "FILL_V")
+        self.assertEqual(
+            [kernel.constants[name] for name in arrangement],
+            [True, True, False, True, False, False],
+        )
+        self.assertNotIn("INSERT", kernel.constants)
 
     @parameterized.parameters(
         # backend, cores, (B, S, Hq, H, K, V), path, segments, tokens of each
@@ -131,14 +145,20 @@ class PlanTest(parameterized.TestCase):
         b, s, hq, heads, k_dim, v_dim = sizes
         plan = _plan(backend, cores, B=b, S=s, HQ=hq, H=heads, K=k_dim, V=v_dim)
         self.assertEqual((plan.path, plan.segments, plan.segment), (path, segments, segment))
-        self.assertLen(plan.kernels, 3 if path == plan_lib.SPLIT else 1)
-        self.assertEqual(plan.kernels[-1].constants["ONE_TILE"], path == plan_lib.ONE_TILE)
-        self.assertEqual(plan.kernels[-1].constants["SEGMENTED"], path == plan_lib.SPLIT)
+        gated = backend != "cuda" and path != plan_lib.ONE_TILE
+        self.assertLen(plan.kernels, gated + (3 if path == plan_lib.SPLIT else 1))
+        forward = plan.kernels[-1]
+        self.assertEqual(forward.kernel, "gated_tiles" if gated else "mamba3_siso_fwd")
+        self.assertEqual(forward.constants.get("ONE_TILE", False), path == plan_lib.ONE_TILE)
+        self.assertEqual(forward.constants["SEGMENTED"], path == plan_lib.SPLIT)
 
     def test_one_tile_in_bf16(self):
         sizes = {"S": 64, "dtype": "bfloat16"}
         self.assertEqual(_plan("cuda", 1056, **sizes).path, plan_lib.ONE_TILE)
-        self.assertEqual(_plan("npu-arch32", 24, **sizes).path, plan_lib.DENSE)
+        for backend in ("npu-arch32", "npu-arch35", "cpu-reference"):
+            plan = _plan(backend, 24, **sizes)
+            self.assertEqual((plan.path, plan.workspace_bytes), (plan_lib.DENSE, 0))
+            self.assertEqual([each.kernel for each in plan.kernels], ["mamba3_siso_fwd"])
 
     @parameterized.product(
         seqlen=(384, 385, 1000, 2345, 4096), heads=(1, 3, 32), backend=("cuda", "npu-arch32")
@@ -151,7 +171,9 @@ class PlanTest(parameterized.TestCase):
         self.assertGreaterEqual(plan.segments * plan.segment, seqlen)
         self.assertLess((plan.segments - 1) * plan.segment, seqlen)
         self.assertEqual(plan.slots, (plan.segments - 1) * heads)
-        self.assertEqual(plan.workspace_bytes, 4 * plan.slots * (64 * 64 + 2))
+        tiles = -(-seqlen // tile)
+        gates = 0 if backend == "cuda" else heads * tiles * (6 * tile + 8)
+        self.assertEqual(plan.workspace_bytes, 4 * (plan.slots * (64 * 64 + 2) + gates))
         self.assertEqual(plan.kernels[-1].num_tasks, heads * plan.segments)
 
     def test_a_split_in_full(self):
@@ -160,9 +182,28 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual((states.kernel, states.num_tasks), ("segment_states", 7 * 32))
         self.assertEqual((scan.kernel, scan.num_tasks), ("segment_scan", 32 * 128 * 64 // 1024))
         self.assertEqual((forward.kernel, forward.num_tasks), ("mamba3_siso_fwd", 8 * 32))
-        for name in ("BLOCK_T", "BLOCK_K", "BLOCK_V", "GPU", "JOIN", "SCALE_OPERANDS"):
+        for name in ("BLOCK_T", "BLOCK_K", "BLOCK_V", "JOIN", "SCALE_OPERANDS"):
             self.assertEqual(states.constants[name], forward.constants[name])
         self.assertEqual(scan.constants["STATE"], 128 * 64)
+
+    def test_a_split_in_full_on_an_npu(self):
+        plan = _plan("npu-arch32", 24, S=4096, HQ=1, H=2, K=128, V=64)
+        self.assertEqual(
+            [(each.kernel, each.num_tasks, each.programs) for each in plan.kernels],
+            [
+                # Kernels without products have 48 vector cores.
+                ("gates", 2 * 128, 48),
+                ("gated_states", 2 * 11, 22),
+                ("segment_scan", 2 * 128 * 64 // 1024, 16),
+                ("gated_tiles", 2 * 12, 24),
+            ],
+        )
+        gates, states, _, tiles = plan.kernels
+        for name in ("BLOCK_T", "GATES", "SCALE_OPERANDS"):
+            self.assertEqual(gates.constants[name], tiles.constants[name])
+            self.assertEqual(states.constants[name], tiles.constants[name])
+        for name in ("BLOCK_K", "BLOCK_V", "INSERT"):
+            self.assertEqual(states.constants[name], tiles.constants[name])
 
     def test_a_smaller_grid_changes_grids_only(self):
         for sizes in ({}, {"S": 4096, "H": 1, "HQ": 1}, {"S": 20}):
@@ -192,9 +233,11 @@ class PlanTest(parameterized.TestCase):
         )
         self.assertIn("8 segments of 512 tokens, workspace of 7341824 bytes", text)
         self.assertIn("one tile: S = 20 fits a tile of 32 tokens", _plan(S=20).explain())
-        self.assertIn(
-            "dense: 12 (batch, head, V tile) tasks of 2 tiles for 24 p", _plan().explain()
-        )
+        text = _plan().explain()
+        self.assertIn("dense: 12 (batch, head, V tile) tasks of 2 tiles for 24 p", text)
+        self.assertIn("  gates: 8 tasks on 8 programs, tiles {'t': 64}\n", text)
+        self.assertEqual(text.splitlines()[-1], "  workspace of 12544 bytes")
+        self.assertNotIn("workspace", _plan("cuda", 1056).explain())
 
     @parameterized.parameters(
         # B * H * V tiles, cores, programs
@@ -273,6 +316,7 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual(ahead(S=4096, K=64), [True, True])
         self.assertEqual(ahead(S=4096, K=128), [True, False])
         self.assertEqual(ahead(S=128, K=64), [False])
+        self.assertNotIn("PREFETCH", _forward(S=4096).constants)
 
     @parameterized.parameters(*_BACKENDS)
     def test_bf16_is_special_in_the_interpreter_only(self, backend):

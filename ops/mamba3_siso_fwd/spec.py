@@ -8,7 +8,8 @@ from testing import cases, spec
 
 
 def launches(case: cases.Case, device: str, cores: int | None = None) -> int:
-    """What the plan says: 1, or 3 for a split sequence; none when there is nothing to compute.
+    """What the plan says: 1, or 3 for a split sequence; except on a GPU one more when there is more
+    than one tile; none when there is nothing to compute.
 
     cores: of the device; asked for when it is not given.
     """
@@ -16,8 +17,8 @@ def launches(case: cases.Case, device: str, cores: int | None = None) -> int:
 
 
 def workspace_bytes(case: cases.Case, device: str, cores: int | None = None) -> int:
-    """States of a split sequence; copies of what the kernel cannot read in place; fp32 staging of
-    bf16 in the interpreter."""
+    """Gates, and states of a split sequence; copies of what the kernel cannot read in place; fp32
+    staging of bf16 in the interpreter."""
     if not math.prod(case.shape("v")):
         return 0
     total = _plan(case, device, cores).workspace_bytes

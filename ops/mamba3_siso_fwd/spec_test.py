@@ -113,15 +113,21 @@ class SpecTest(parameterized.TestCase):
         self.assertEqual(op_spec.launches(_BY_NAME["no_tokens"], "cuda", cores=1056), 0)
         self.assertEqual(op_spec.launches(_BY_NAME["perf_b8_s4096"], "cuda", cores=1056), 1)
         self.assertEqual(op_spec.launches(_BY_NAME["perf_b1_s4096"], "cuda", cores=1056), 3)
-        self.assertEqual(op_spec.launches(_BY_NAME["perf_b1_s4096"], "npu-arch32", cores=24), 1)
+        self.assertEqual(op_spec.launches(_BY_NAME["perf_b1_s4096"], "npu-arch32", cores=24), 2)
+        self.assertEqual(op_spec.launches(_BY_NAME["s2345"], "npu-arch35", cores=32), 4)
+        for name in ("s1", "s31", "s63"):
+            self.assertEqual(op_spec.launches(_BY_NAME[name], "npu-arch32", cores=24), 1)
 
     def test_workspace(self):
         def workspace(case, device, cores):
             return op_spec.workspace_bytes(_BY_NAME[case], device, cores)
 
-        self.assertEqual(workspace("example", "cpu-reference", 4), 0)
-        self.assertEqual(workspace("example_bf16", "cpu-reference", 4), 4 * 128 * 4 * 96)
-        self.assertEqual(workspace("example_bf16", "npu-arch32", 24), 0)
+        gates = 4 * 4 * 2 * (6 * 64 + 8)  # 4 heads of 2 tiles of 64 tokens
+        self.assertEqual(workspace("example", "cuda", 1056), 0)
+        self.assertEqual(workspace("example", "cpu-reference", 4), gates)
+        self.assertEqual(workspace("example_bf16", "cpu-reference", 4), gates + 4 * 128 * 4 * 96)
+        self.assertEqual(workspace("example_bf16", "npu-arch32", 24), gates)
+        self.assertEqual(workspace("s63", "npu-arch32", 24), 0)
         copied = 2 * 40 * (2 * 64 + 2 * 2 * 32) + 4 * 40 * (3 * 2 + 2 * 16)
         self.assertEqual(workspace("strided", "cuda", 1056), copied)
         gates = 3 * 2 * 4 * 40
