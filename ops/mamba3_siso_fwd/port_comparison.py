@@ -189,9 +189,12 @@ def _compile(
         frontend.lower(unit, planner.kernels[key], architecture, _LIMIT.value)
         folder = os.path.join(out, architecture.name, label.replace(" ", "_"), key)
         result = compiling.compile_unit(unit, architecture, chip, folder, _LIMIT.value)
-        found.append((label, result, result.diagnosis, len(planner.calls[0].launches)))
+        name = label
+        if len(planner.units) > 1:
+            name = f"{label}, {unit.specialisation.kernel}"
+        found.append((name, result, result.diagnosis, len(planner.calls[0].launches)))
         print(
-            f"{architecture.name}, {label}: {result.verdict} ({result.seconds:.1f} s)", flush=True
+            f"{architecture.name}, {name}: {result.verdict} ({result.seconds:.1f} s)", flush=True
         )
     return found
 
