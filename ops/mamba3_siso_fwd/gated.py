@@ -120,7 +120,7 @@ def next_exponent_of(exponent, decay, own):
     """Of the state's unit after a tile, kernel.next_unit_of in int32.
 
     arch32 computes fp32 scalars with vectors of one element, and each takes as long to get back as
-    a tile's operand: 5 kcycles a tile for the units. Integers stay in the scalar unit.
+    a tile's operand: 4 kcycles a tile for the units. Integers stay in the scalar unit.
     """
     faded = tl.minimum(exponent + exponent_of(decay), MAX_EXPONENT)
     return tl.maximum(tl.maximum(faded, own), MIN_EXPONENT)
@@ -364,12 +364,12 @@ def gated_tiles(
             gamma = tl.load(tile_ptr + GAMMA * BLOCK_T + rows)
             decay_tile = tl.load(tile_ptr + SCALARS * BLOCK_T)
             if SCALE_OPERANDS:
-                # The state's unit goes from tile to tile as in kernel.py; the weights stay in the
-                # tile's own.
+                # The state's unit goes from tile to tile as in kernel.py; weights and output are in
+                # the tile's own.
                 own_unit = tl.load(tile_ptr + SCALARS * BLOCK_T + OWN)
                 own = exponent_of(own_unit)
                 next_exponent = next_exponent_of(exponent, decay_tile, own)
-                into *= two_to(exponent)
+                into *= two_to(exponent - own)
                 state_scale = two_to(exponent - next_exponent)
                 onto *= two_to(own - next_exponent)
                 exponent = next_exponent
@@ -414,10 +414,11 @@ def gated_tiles(
             if SCALE_OPERANDS:
                 state *= state_scale
             state += added
-            o = o * into[:, None] + diagonal[:, None] * v_fp32
+            o = o * into[:, None] + within
             if SCALE_OPERANDS:
-                within *= own_unit
-            o += within
+                # Of the sum: arch35's compiler (1.2.0) crashes on such a product with one operand.
+                o *= own_unit
+            o += diagonal[:, None] * v_fp32
 
             v_mask = (rows < S - start)[:, None] & (v_cols < V)[None, :]
             if HAS_Z:

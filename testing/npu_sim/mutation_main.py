@@ -1,6 +1,6 @@
 """The mutation test of an op on the simulated NPU: how many deleted synchronisations are noticed.
 
-Deletes every flag, wait and barrier of the kernel that a case launches, one at a time, runs the op
+Deletes every flag, wait and barrier of the kernels that a case launches, one at a time, runs the op
 and judges. Prints and writes a table; fails if one of those that carry data goes unnoticed.
 """
 
@@ -46,16 +46,19 @@ _SHARES = {
 _CALLS = 3
 
 
-class _OneProgram:
-    """A stand-in for compiled.Modules: whatever is launched runs this program."""
+class _OneReplaced:
+    """A stand-in for compiled.Modules with another program for one variant."""
 
     def __init__(self, modules: Any, specialised: Specialisation, module: ir.Module):
         self.architecture, self.chip = modules.architecture, modules.chip
-        self._found = specialised, program.Program(module)
+        self._modules = modules
+        self._replaced = specialised, program.Program(module)
 
     def program(self, item: launch.Launch) -> tuple[Specialisation, program.Program]:
-        del item
-        return self._found
+        specialised, original = self._modules.program(item)
+        if specialised.key == self._replaced[0].key:
+            return self._replaced
+        return specialised, original
 
 
 class MutationTest(absltest.TestCase):
@@ -76,17 +79,17 @@ class MutationTest(absltest.TestCase):
         self._arguments = inputs.Inputs(case, device.torch_device).arguments
         with launch.record() as launches:
             self._expected = self._call(self._executor(self._modules))
-        self.assertLen(launches, 1)
-        self._specialised, self._program = self._modules.program(launches[0])
+        self.assertNotEmpty(launches)
+        self._programs = [self._modules.program(item) for item in launches]
 
     def _call(self, executor: Any) -> list[torch.Tensor]:
         # One program does all tasks, so that what one leaves behind meets the next.
         with executor.calling(), backend.limit_programs(1):
             return list(spec.results(self._function(**self._arguments), self._op).values())
 
-    def _noticed(self, module: ir.Module) -> set[str]:
+    def _noticed(self, specialised: Specialisation, module: ir.Module) -> set[str]:
         """By what the module is noticed to be wrong."""
-        modules: Any = _OneProgram(self._modules, self._specialised, module)
+        modules: Any = _OneReplaced(self._modules, specialised, module)
         executor = self._executor(modules)
         for _ in range(_CALLS):
             outputs = self._call(executor)
@@ -98,15 +101,16 @@ class MutationTest(absltest.TestCase):
         return set()
 
     def test_deleted_synchronisation_is_noticed(self):
-        module = self._program.module
-        self.assertEmpty(self._noticed(module), "the compiled program itself")
         found: dict[str, list[set[str]]] = collections.defaultdict(list)
         missed: dict[str, list[str]] = collections.defaultdict(list)
-        for mutation in mutations.mutations(module):
-            noticed = self._noticed(mutation.mutated())
-            found[mutation.kind].append(noticed)
-            if not noticed:
-                missed[mutation.kind].append(str(mutation))
+        for specialised, original in self._programs:
+            module = original.module
+            self.assertEmpty(self._noticed(specialised, module), "the compiled program itself")
+            for mutation in mutations.mutations(module):
+                noticed = self._noticed(specialised, mutation.mutated())
+                found[mutation.kind].append(noticed)
+                if not noticed:
+                    missed[mutation.kind].append(f"{specialised.kernel}: {mutation}")
         rows = [["deleted", "number", "noticed", "as a race", "required"]]
         for kind, verdicts in sorted(found.items()):
             races = sum(findings.RACE in kinds for kinds in verdicts)
