@@ -193,9 +193,7 @@ def _compile(
         if len(planner.units) > 1:
             name = f"{label}, {unit.specialisation.kernel}"
         found.append((name, result, result.diagnosis, len(planner.calls[0].launches)))
-        print(
-            f"{architecture.name}, {name}: {result.verdict} ({result.seconds:.1f} s)", flush=True
-        )
+        print(f"{architecture.name}, {name}: {result.verdict} ({result.seconds:.1f} s)", flush=True)
     return found
 
 

@@ -14,7 +14,8 @@ class Budget:
 
     kernel: its name. architecture: arch32 or arch35. where: constants by which variants are
     selected. max_ub_share: of the Unified Buffer, 1.0 is all of it. double_buffered: must the
-    compiler keep the second buffers. both_vector_cores: must each vector core have rows of its own.
+    compiler keep the second buffers. both_vector_cores: must each vector core have rows of its own,
+    in half of the stores or more. max_unsplit_stores: of a mixed kernel, those where it has none.
     max_scalar_loads, max_scalar_stores: accesses of the scalar unit, times constant trip counts.
     max_cross_core_syncs: signals between cube and vector cores in the code. max_launches: per call.
     """
@@ -25,6 +26,7 @@ class Budget:
     max_ub_share: float | None = None
     double_buffered: bool = False
     both_vector_cores: bool = False
+    max_unsplit_stores: int | None = None
     max_scalar_loads: int | None = None
     max_scalar_stores: int | None = None
     max_cross_core_syncs: int | None = None
@@ -53,7 +55,9 @@ class Budget:
             )
         if self.both_vector_cores and m.idle_vector_core:
             yield "vector cores in use are 1, its budget 2"
+        unsplit = m.operations["store"] - m.split_stores if m.core_type == "MIX" else 0
         for name, value, limit in (
+            ("stores that both vector cores do not share", unsplit, self.max_unsplit_stores),
             ("scalar loads", m.scalar_loads, self.max_scalar_loads),
             ("scalar stores", m.scalar_stores, self.max_scalar_stores),
             ("cross-core synchronisations", m.cross_core_syncs, self.max_cross_core_syncs),

@@ -34,6 +34,10 @@ class BudgetTest(parameterized.TestCase):
         ({"max_ub_share": 0.89}, "UB share is 0.900, its budget 0.890"),
         ({"double_buffered": True}, "buffers are single, .*retries: code-motion"),
         ({"both_vector_cores": True}, "vector cores in use are 1, its budget 2"),
+        (
+            {"max_unsplit_stores": 2},
+            "stores that both vector cores do not share are 3, its budget 2",
+        ),
         ({"max_scalar_loads": 4}, "scalar loads are 5, its budget 4"),
         ({"max_scalar_stores": 5}, "scalar stores are 6, its budget 5"),
         ({"max_cross_core_syncs": 6}, "cross-core synchronisations are 7, its budget 6"),
@@ -50,6 +54,7 @@ class BudgetTest(parameterized.TestCase):
 
     @parameterized.parameters(
         {"max_ub_share": 0.9},
+        {"max_unsplit_stores": 3},
         {"max_scalar_loads": 5},
         {"max_scalar_stores": 6},
         {"max_cross_core_syncs": 7},
