@@ -87,15 +87,15 @@ BUDGETS = (
         "arch35",
         max_scalar_loads=4,
         max_scalar_stores=0,
-        max_cross_core_syncs=24,
+        max_cross_core_syncs=25,
         max_launches=4,
     ),
     budgets.Budget(
         _TILES, "arch35", where={"SEGMENTED": False}, max_scalar_loads=3, max_launches=2
     ),
     budgets.Budget(_TILES, "arch35", where={"SCALE_OPERANDS": False}, max_scalar_loads=2),
-    budgets.Budget(_TILES, "arch35", where={"BLOCK_K": 64}, max_ub_share=0.96),
-    budgets.Budget(_TILES, "arch35", where={"BLOCK_K": 128}, max_ub_share=0.88),
+    budgets.Budget(_TILES, "arch35", where={"BLOCK_K": 64}, max_ub_share=0.9),
+    budgets.Budget(_TILES, "arch35", where={"BLOCK_K": 128}, max_ub_share=0.82),
     budgets.Budget(_TILES, "arch35", where={"BLOCK_K": 256}, max_ub_share=0.9999),
     budgets.Budget(
         _GATES,
