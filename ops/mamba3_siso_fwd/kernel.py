@@ -1,8 +1,10 @@
 """The Triton kernel of mamba3_siso_fwd: one program walks the tiles of one (batch, head, V tile).
 
-One portable source for every device, written for Ascend's rules (no tensor with a second user is
-split, masked loads only, no `%` or `//` on tensors, the grid is the core count) and valid in
-upstream Triton. `GPU` chooses between two arrangements of the same computation; tile.py has both.
+It computes all on a GPU, and on an NPU a sequence that fits one tile; gated.py has the kernels for
+a longer one there. One portable source for every device, written for Ascend's rules (no tensor with
+a second user is split, masked loads only, no `%` or `//` on tensors, the grid is the core count)
+and valid in upstream Triton. `GPU` chooses between two arrangements of the same computation;
+tile.py has both.
 
 Names: T tokens of a tile, K2 = BLOCK_K / 2 columns of a half, N = BLOCK_V columns of v.
 """

@@ -1,11 +1,11 @@
 """What the kernels do with one tile of tokens: gates, and biased, rotated q and k.
 
-T: tokens of a tile, K2 = BLOCK_K / 2. q, k and the state's K axis live as two halves of K2 columns
-each; a product over K is the sum of the products over the halves. Which columns a half has depends
-on the device (`GPU`):
+T: tokens of a tile, K2 = BLOCK_K / 2. q and k are loaded as two halves of K2 columns each. Which
+columns a half has depends on the device (`GPU`):
 
 * Ascend: the even and the odd elements of the pairs that a rotation turns. A tile is split when it
-  is loaded and never joined again, because a join goes through scalar memory there.
+  is loaded and never joined again, because a join goes through scalar memory there: a product over
+  K is the sum of two, or gated.py puts the halves beside each other.
 * GPU: the low and the high columns. Splitting and joining pairs costs nothing there (a thread holds
   whole pairs), and the high half needs neither sine nor cosine when A <= K / 4.
 """
