@@ -7,8 +7,8 @@ tile a task, and `gated_tiles`, which loads it, is kernel.py's computation witho
 `gated_states` is what segments.segment_states is on a GPU.
 
 Each time that a core waits for another one's data it waits about as long as a tile's arithmetic
-takes. So K is one axis, four products a tile instead of seven, and all operands are written before
-the first product is waited for.
+takes. So K is one axis, four products a tile instead of seven, and all operands but the weights
+are written before the first product is waited for.
 
 Names: T tokens of a tile, K2 = BLOCK_K / 2 columns of a half, N = BLOCK_V columns of v.
 """
