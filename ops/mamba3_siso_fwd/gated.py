@@ -364,14 +364,14 @@ def gated_tiles(
             gamma = tl.load(tile_ptr + GAMMA * BLOCK_T + rows)
             decay_tile = tl.load(tile_ptr + SCALARS * BLOCK_T)
             if SCALE_OPERANDS:
-                # The state's unit goes from tile to tile as in kernel.py; weights and output are in
-                # the tile's own.
-                own_unit = tl.load(tile_ptr + SCALARS * BLOCK_T + OWN)
-                own = exponent_of(own_unit)
+                # As in kernel.py: all of the tile in the unit that the state has after it.
+                own = exponent_of(tl.load(tile_ptr + SCALARS * BLOCK_T + OWN))
                 next_exponent = next_exponent_of(exponent, decay_tile, own)
-                into *= two_to(exponent - own)
+                own_scale = two_to(own - next_exponent)
+                column *= own_scale
+                onto *= own_scale
                 state_scale = two_to(exponent - next_exponent)
-                onto *= two_to(own - next_exponent)
+                into *= state_scale
                 exponent = next_exponent
 
             # Sine and cosine first: what only they need is free again before the rest is loaded.
@@ -417,7 +417,7 @@ def gated_tiles(
             o = o * into[:, None] + within
             if SCALE_OPERANDS:
                 # Of the sum: arch35's compiler (1.2.0) crashes on such a product with one operand.
-                o *= own_unit
+                o *= two_to(exponent)
             o += diagonal[:, None] * v_fp32
 
             v_mask = (rows < S - start)[:, None] & (v_cols < V)[None, :]
