@@ -31,8 +31,8 @@ from ops.mamba3_siso_fwd.tile import (
 )
 
 # What `gates` writes for a tile, GATES fp32 numbers: rows of T tokens, and scalars behind them.
-# C is the inclusive sum of adt in the tile, as whole number and rest; OWN the tile's own unit, 1
-# unless SCALE_OPERANDS; s, gamma and T as in README.md.
+# C is the inclusive sum of adt in the tile, as whole number and rest; OWN the tile's own unit, with
+# SCALE_OPERANDS (else no division, and OWN is not written); s, gamma and T as in README.md.
 C_WHOLE = tl.constexpr(0)
 C_PART = tl.constexpr(1)
 COLUMN = tl.constexpr(2)  # s_j e^(-c_part) / OWN: of token j in the weights
