@@ -53,8 +53,7 @@ def bwd(
     forward = _Forward(q, k, v, beta, cu_seqlens, chunk_size)
     natural = log_gate
     if use_gate_in_kernel:
-        wide = (None if x is None else x.double() for x in (A_log, dt_bias))
-        natural = gate(g_org.double(), *wide, lower_bound)
+        natural = gate(g_org, A_log, dt_bias, lower_bound, torch.float64)
     G = forward.cumulative_gate(natural, gate_dtype)
     Aqk, Akk = forward.scores(scale)
     saved: dict[str, torch.Tensor | None] = dict.fromkeys(("w", "u", "qg", "kg", "v_new", "h"))
@@ -216,7 +215,9 @@ class _Forward:
         if self._meta:
             k_dim, v_dim = self._widths
             chunks = self._sequences.num_chunks // max(b, 1)
-            shapes = dict.fromkeys(("w", "qg", "kg"), (b, t, heads, k_dim))
+            shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+                ("w", "qg", "kg"), (b, t, heads, k_dim)
+            )
             shapes |= dict.fromkeys(("u", "v_new"), (b, t, heads, v_dim))
             shapes["h"] = (b, chunks, heads, k_dim, v_dim)
             return {name: self._empty(*shape) for name, shape in shapes.items()}

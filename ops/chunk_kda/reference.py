@@ -54,9 +54,7 @@ def golden_bwd(
     sequences = Sequences(q, cu_seqlens, chunk_size)
     use_formula = use_gate_in_kernel and not disable_recompute
     if use_formula:
-        natural = gate(
-            g_org.double(), *(x if x is None else x.double() for x in (A_log, dt_bias)), lower_bound
-        )
+        natural = gate(g_org, A_log, dt_bias, lower_bound, torch.float64)
         decay = sequences.split(natural).exp()
     else:
         steps = sequences.split_gates(g.double())  # [N, length, HV, K], base 2
@@ -153,14 +151,14 @@ def _reverse(q, k, v, beta, decay, scale, state, do, dstate):
             ddecayed.append(dstate)
             dstate = decay[t][:, :, None] * dstate
         decayed, residual, after = (torch.stack(x) for x in zip(*forward, strict=True))
-        dafter, ddecayed, dv[part], dwritten = (
+        at_after, at_decayed, dv[part], at_written = (
             torch.stack(x[::-1]) for x in (dafter, ddecayed, dv_part, dwritten)
         )
         dq[part] = scale * (after @ do[part][..., None])[..., 0]
         written = beta[part][..., None] * residual
-        dk[part] = (dafter @ written[..., None] - decayed @ dv[part][..., None])[..., 0]
-        dbeta[part] = (dwritten * residual).sum(-1)
-        dg[part] = (ddecayed * decayed).sum(-1)
+        dk[part] = (at_after @ written[..., None] - decayed @ dv[part][..., None])[..., 0]
+        dbeta[part] = (at_written * residual).sum(-1)
+        dg[part] = (at_decayed * decayed).sum(-1)
     return dq, dk, dv, dbeta, dg, dstate
 
 
@@ -171,7 +169,9 @@ def _gate_backward(g_org, A_log, dt_bias, lower_bound, dg):
     ]
     given = [x for x in leaves if x is not None]
     with torch.enable_grad():
-        gradients = iter(torch.autograd.grad(gate(*leaves, lower_bound), given, dg))
+        x, rate, bias = leaves
+        natural = gate(x, rate, bias, lower_bound, torch.float64)
+        gradients = iter(torch.autograd.grad(natural, given, dg))
     return tuple(None if x is None else next(gradients) for x in leaves)
 
 

@@ -90,7 +90,8 @@ def _autograd(x):
     scale = x["q"].shape[3] ** -0.5 if x["scale"] is None else x["scale"]
     steps = leaves.get("log_gate")
     if steps is None:
-        steps = gate(leaves["g_org"], leaves.get("A_log"), leaves.get("dt_bias"), x["lower_bound"])
+        rate, bias = leaves.get("A_log"), leaves.get("dt_bias")
+        steps = gate(leaves["g_org"], rate, bias, x["lower_bound"], torch.float64)
     bounds = x["cu_seqlens"]
     sequences = [(n, 0, t) for n in range(b)]
     if bounds is not None:

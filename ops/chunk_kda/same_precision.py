@@ -192,11 +192,7 @@ def chunked_bwd(
     dg = chunks.join(_running_sum(dG.flip(-2)).flip(-2))
     dA_log = ddt_bias = None
     if use_gate_in_kernel:
-        dg, dA_log, ddt_bias = _gate_backward(
-            *(x if x is None else x.to(compute_dtype) for x in (g_org, A_log, dt_bias)),
-            lower_bound,
-            dg,
-        )
+        dg, dA_log, ddt_bias = _gate_backward(g_org, A_log, dt_bias, lower_bound, dg)
 
     def per_query_head(x):  # [B, T, HV, K] -> [B, T, H, K]
         return x.unflatten(2, (q.shape[2], chunks.group)).sum(3)
@@ -229,20 +225,18 @@ def _running_sum(x):
 
 def _cumulative_gate(chunks, g_org, A_log, dt_bias, lower_bound):
     """G from the raw gate, base 2, [N, chunks, HV, C, K]."""
-    dtype = chunks.dtype
-    natural = gate(
-        g_org.to(dtype), *(x if x is None else x.to(dtype) for x in (A_log, dt_bias)), lower_bound
-    )
+    natural = gate(g_org, A_log, dt_bias, lower_bound, chunks.dtype)
     # Rows behind the end add 0: they repeat the last sum.
     return _running_sum(chunks.chunked(chunks.sequences.split(natural))) * (1 / math.log(2))
 
 
 def _gate_backward(x, A_log, dt_bias, lower_bound, dg):
+    x, A_log, dt_bias = (t if t is None else t.to(dg.dtype) for t in (x, A_log, dt_bias))
     y = x if dt_bias is None else x + dt_bias.view(x.shape[2:])
     rate = torch.ones((), dtype=x.dtype, device=x.device) if A_log is None else A_log.exp()[:, None]
     if lower_bound is None:
         dx = -rate * torch.sigmoid(y) * dg
-        dA_log = (dg * gate(x, A_log, dt_bias, None)).sum((0, 1, 3))
+        dA_log = (dg * gate(x, A_log, dt_bias, None, x.dtype)).sum((0, 1, 3))
     else:
         sigmoid = torch.sigmoid(rate * y)
         slope = sigmoid * (1 - sigmoid)

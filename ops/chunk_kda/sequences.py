@@ -89,8 +89,9 @@ class Sequences:
         return mask.view(*mask.shape, *[1] * (like.dim() - 2))
 
 
-def gate(g_org, A_log, dt_bias, lower_bound) -> torch.Tensor:
-    """The natural-log gate of a step, [B, T, HV, K], in the dtype of g_org."""
+def gate(g_org, A_log, dt_bias, lower_bound, dtype: torch.dtype) -> torch.Tensor:
+    """The natural-log gate of a step, [B, T, HV, K], computed in dtype."""
+    g_org, A_log, dt_bias = (x if x is None else x.to(dtype) for x in (g_org, A_log, dt_bias))
     y = g_org if dt_bias is None else g_org + dt_bias.view(g_org.shape[2:])
     rate = 1.0 if A_log is None else A_log.exp()[:, None]
     if lower_bound is None:
