@@ -90,7 +90,7 @@ def _run(
         guard.GuardedAllocations(poison) as guarded,
         launch.record() as launches,
     ):
-        outputs = spec.results(function(**arguments.arguments), op)
+        outputs = spec.results(function(**arguments.arguments), op, arguments.case)
         device.synchronize()
     violations = [f"input {name} or its guard bands changed" for name in arguments.changed()]
     if broken := guarded.broken_bands():
@@ -109,7 +109,7 @@ def judge(
     goldens: where the references of `ci` cases are; a case without that tag, or None, computes them
     on the device.
     """
-    arguments = inputs.Inputs(case, device.torch_device)
+    arguments = inputs.Inputs(case, device.torch_device, op.preparation)
     session = device.session()
     first = _run(op, arguments, device, session, guard.NAN_POISON)
     repeats = [_run(op, arguments, device, session, guard.HUGE_POISON)]
@@ -128,7 +128,7 @@ def judge(
     waivers = [
         waiver for waiver in case.waivers if not waiver.devices or device.name in waiver.devices
     ]
-    for output in op.outputs:
+    for output in op.outputs_in(case):
         tensor, reference = first.outputs[output.name], references[output.name]
         if simulation is not None:
             gates.append(_simulator(output, simulation))

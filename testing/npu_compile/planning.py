@@ -156,7 +156,7 @@ class Planner:
         with launch.record() as launches:
             try:
                 with _chip(self.architecture, chip):
-                    spec.resolve(op.function)(**inputs.meta(case))
+                    spec.resolve(op.function)(**inputs.meta(case, op.preparation))
                 for item in launches:
                     call.launches.append(self._add(of_launch(item), item.kernel, chip))
             except Exception as error:  # whatever an op may raise is its verdict
