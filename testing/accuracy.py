@@ -150,7 +150,7 @@ def judge(
         if not output.exact:
             a, r = cases.widen(actual, dtype), cases.widen(reference.same, dtype)
             opinions[output.name] = standards.opinions(a, reference.golden, r, dtype)
-            errors[output.name] = _histogram(a, reference.golden, comparator.ROUNDOFF[precision])
+            errors[output.name] = _histogram(a, reference.golden, output, precision)
     return Verdict(
         op.name,
         case.name,
@@ -179,13 +179,17 @@ def _negative_controls(
         golden.Reference(reference.golden[last], reference.same[last], reference.dtype),
     )
     precision = output.precision_in(case)
+    gain = 1.01
+    if output.cancels:
+        compared = comparator.compare(small, part, output, precision, waivers)
+        gain += 2 * max(gate.limit for gate in compared if gate.name == "G1 norm")
     return {
         fault: [
             gate.name
             for gate in comparator.compare(faulty, part, output, precision, waivers)
             if not gate.passed
         ]
-        for fault, faulty in comparator.faults(small, output, reference.dtype).items()
+        for fault, faulty in comparator.faults(small, output, reference.dtype, gain).items()
     }
 
 
@@ -264,14 +268,17 @@ def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     return torch.equal(first, second)
 
 
-def _histogram(a: np.ndarray, g: np.ndarray, roundoff: float) -> tuple[list[int], list[int]]:
+def _histogram(
+    a: np.ndarray, g: np.ndarray, output: spec.Output, precision: str
+) -> tuple[list[int], list[int]]:
     """Counts of the scaled error in u by power of two, from 2^-10 (and below) to 2^5 (and
     above)."""
     low, high = -10, 5
     if not a.size:
         return list(range(low, high + 1)), [0] * (high - low + 1)
+    errors = np.abs(comparator.scaled_errors(a, g, output)) / comparator.ROUNDOFF[precision]
     with np.errstate(divide="ignore"):
-        exponents = np.floor(np.log2(np.abs(comparator.scaled_errors(a, g)) / roundoff))
+        exponents = np.floor(np.log2(errors))
     clipped = np.clip(exponents, low, high).astype(int)
     counts = np.bincount(clipped.ravel() - low, minlength=high - low + 1)
     return list(range(low, high + 1)), counts.tolist()

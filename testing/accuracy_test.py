@@ -60,6 +60,10 @@ def shifted(x, total, bias, factor):
     return out, (None if bias is None else (total * factor)[..., None].contiguous())
 
 
+def off_by_2_percent(x, factor):
+    return reference(x, 1.02 * factor)
+
+
 def without_sums(**arguments):
     return shifted(**arguments)[0], None
 
@@ -157,6 +161,16 @@ class JudgeTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "returned NoneType for sums"):
             function = f"{__name__}:without_sums"
             _judge(op=dataclasses.replace(_shifted(distributions.Normal()), function=function))
+
+    def test_a_sum_that_cancels_gets_a_gain_that_can_be_seen(self):
+        # r itself is off by 2 %, so 1 % cannot be noticed.
+        function = f"{__name__}:off_by_2_percent"
+        op = dataclasses.replace(_SPEC, same_precision=function)
+        self.assertEmpty(_judge(op=op).faults["out"]["gain 1.01"])
+        output = dataclasses.replace(_SPEC.outputs[0], cancels=True)
+        self.assertNotEmpty(
+            _judge(op=dataclasses.replace(op, outputs=(output,))).faults["out"]["gain 1.01"]
+        )
 
     def test_different_results_on_another_grid_fail(self):
         runs = []

@@ -64,7 +64,8 @@ class Gate:
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """The four distances of a result from the golden, all relative."""
+    """The four distances of a result from the golden, all relative. elements: those that may be
+    off independently."""
 
     norm: float
     worst_block: float
@@ -93,12 +94,25 @@ def blocked(x: np.ndarray, output: spec.Output) -> np.ndarray:
     return x.reshape(len(x), -1, BLOCK_ROWS * features)
 
 
-def scaled_errors(actual: np.ndarray, reference: np.ndarray) -> np.ndarray:
+def _scale(g: np.ndarray, output: spec.Output) -> np.ndarray:
+    """s of each row, with a last axis of 1."""
+    squares = np.mean(g * g, axis=-1, keepdims=True)
+    if output.summed_rows > 1 and output.rows_axis is not None and g.size:
+        axis, rows = output.rows_axis, g.shape[output.rows_axis]
+        starts = np.arange(0, rows, output.summed_rows)
+        sizes = np.diff(starts, append=rows)
+        shape = [-1 if i == axis else 1 for i in range(g.ndim)]
+        groups = np.add.reduceat(squares, starts, axis=axis) / sizes.reshape(shape)
+        squares = np.repeat(groups, sizes, axis=axis)
+    return np.sqrt(squares)
+
+
+def scaled_errors(actual: np.ndarray, reference: np.ndarray, output: spec.Output) -> np.ndarray:
     """e / (|g| + s) per element, 0 where either is not finite."""
     finite = np.isfinite(actual) & np.isfinite(reference)
     g = np.where(finite, reference, 0.0)
     e = np.where(finite, actual, 0.0) - g
-    return _ratio(e, np.abs(g) + np.sqrt(np.mean(g * g, axis=-1, keepdims=True)))
+    return _ratio(e, np.abs(g) + _scale(g, output))
 
 
 def measure(actual: np.ndarray, reference: np.ndarray, output: spec.Output) -> Metrics:
@@ -109,7 +123,7 @@ def measure(actual: np.ndarray, reference: np.ndarray, output: spec.Output) -> M
     finite = np.isfinite(actual) & np.isfinite(reference)
     g = np.where(finite, reference, 0.0)
     e = np.where(finite, actual, 0.0) - g
-    scaled = scaled_errors(actual, reference)
+    scaled = scaled_errors(actual, reference, output)
     blocks = _ratio(
         np.linalg.norm(blocked(e, output), axis=-1),
         np.linalg.norm(blocked(g, output), axis=-1),
@@ -120,7 +134,7 @@ def measure(actual: np.ndarray, reference: np.ndarray, output: spec.Output) -> M
         scaled_max=float(np.abs(scaled).max()),
         bias=float(abs(scaled.mean())),
         mean_abs=float(np.abs(scaled).mean()),
-        elements=g.size,
+        elements=g.size // output.summed_rows,
     )
 
 
@@ -205,9 +219,11 @@ def _waived(gate: Gate, waivers: Sequence[cases.Waiver]) -> Gate:
     return gate
 
 
-def faults(actual: np.ndarray, output: spec.Output, dtype: str) -> Mapping[str, np.ndarray]:
+def faults(
+    actual: np.ndarray, output: spec.Output, dtype: str, gain: float = 1.01
+) -> Mapping[str, np.ndarray]:
     """Gate G7: known faults injected into a result. A fault that changes nothing (zeros into zeros)
-    is left out."""
+    is left out. gain: what "gain 1.01" multiplies by."""
     if not actual.size:
         return {}
     wide = cases.widen(actual, dtype)
@@ -228,7 +244,7 @@ def faults(actual: np.ndarray, output: spec.Output, dtype: str) -> Mapping[str, 
 
     injected = {
         "all zeros": np.zeros_like(wide),
-        "gain 1.01": wide * 1.01,
+        "gain 1.01": wide * gain,
         "dropped tail": replaced(tail, 0.0),
         "stale row": replaced(row, wide[previous]) if rows > 1 else wide,
         "sign flip": replaced(row, -wide[row]),

@@ -37,6 +37,22 @@ class MetricsByHandTest(absltest.TestCase):
         m = comparator.measure(self.g + [[[0, 0], [1e-30, 0]]], self.g, self.output)
         self.assertEqual(m.scaled_max, math.inf)
 
+    def test_rows_that_are_sums_share_a_scale(self):
+        g = np.zeros((1, 5, 2))
+        g[0, :2] = [[3.0, 4.0], [0.0, 0.0]]
+        g[0, 4] = 1.0
+        output = dataclasses.replace(self.output, summed_rows=2)  # rows 0 and 1, 2 and 3, 4
+        error = np.zeros_like(g)
+        error[0, 1, 0] = 0.4
+        m = comparator.measure(g + error, g, output)
+        self.assertAlmostEqual(m.scaled_max, 0.4 / math.sqrt((9 + 16) / 4))
+        self.assertEqual(m.elements, 5)
+        error = np.zeros_like(g)
+        error[0, 4, 1] = 0.5
+        self.assertAlmostEqual(comparator.measure(g + error, g, output).scaled_max, 0.25)
+        error[0, 3, 0] = 1e-30  # its whole group is zero
+        self.assertEqual(comparator.measure(g + error, g, output).scaled_max, math.inf)
+
     def test_a_zero_golden_demands_zero(self):
         zero = np.zeros_like(self.g)
         self.assertEqual(comparator.measure(zero, zero, self.output).norm, 0)
@@ -189,6 +205,11 @@ class FaultsTest(parameterized.TestCase):
         inject(faulty)
         gates = comparator.compare(cases.quantise(faulty, "float16"), reference, _ROWS, "float16")
         self.assertFalse(all(gate.passed for gate in gates))
+
+    def test_the_gain_can_be_larger(self):
+        ones = np.ones((1, 4, 1, 2), np.float32)
+        gain = comparator.faults(ones, _ROWS, "float32", 1.5)["gain 1.01"]
+        np.testing.assert_array_equal(gain, 1.5 * ones)
 
     def test_faults_that_change_nothing_are_left_out(self):
         zeros = np.zeros((1, 4, 1, 8), np.float16)
