@@ -9,12 +9,12 @@ import math
 
 import torch
 
-from ops.chunk_kda.sequences import Sequences, gate
+from ops.chunk_kda.sequences import Sequences, by_heads, gate
 
 _SEGMENT = 64  # tokens whose states are kept at a time; before them, one state for each segment
 
 
-def golden_bwd(
+def _golden_bwd(
     q,
     k,
     v,
@@ -63,8 +63,8 @@ def golden_bwd(
         steps = steps - before
         decay = torch.where(sequences.valid[:, :, None, None], steps, 0.0).exp2()
 
-    def time_first(x):  # [N, length, HV, ...] -> [length, N * HV, ...]
-        return x.movedim(0, 1).flatten(1, 2).contiguous()
+    def time_first(x):  # [N, length, HV, ...] -> [longest, N * HV, ...]
+        return x[:, : sequences.longest].movedim(0, 1).flatten(1, 2).contiguous()
 
     def per_value_head(x):
         return sequences.split(x.double()).repeat_interleave(group, dim=2)
@@ -82,8 +82,8 @@ def golden_bwd(
         _state(dht, states, q.device),
     )
 
-    def by_token(x):  # [length, N * HV, ...] -> [B, T, HV, ...]
-        x = x.view(sequences.length, sequences.count, heads, *x.shape[2:])
+    def by_token(x):  # [longest, N * HV, ...] -> [B, T, HV, ...]
+        x = x.view(sequences.longest, sequences.count, heads, *x.shape[2:])
         return sequences.join(x.movedim(1, 0))
 
     def per_query_head(x):  # [B, T, HV, K] -> [B, T, H, K]
@@ -103,6 +103,9 @@ def golden_bwd(
         dA_log,
         ddt_bias,
     )
+
+
+golden_bwd = by_heads(_golden_bwd, (2, 2, 2, 2, 2, 1, 0, 0))
 
 
 def _state(given, shape, device) -> torch.Tensor:
@@ -175,7 +178,7 @@ def _gate_backward(g_org, A_log, dt_bias, lower_bound, dg):
     return tuple(None if x is None else next(gradients) for x in leaves)
 
 
-def golden_wy(
+def _golden_wy(
     q,
     k,
     v,
@@ -242,3 +245,6 @@ def golden_wy(
         gradients = torch.autograd.grad(total, leaves, allow_unused=True)
     dq, dk, dv, dbeta, dg, dA = (sequences.join(x.movedim(2, 3).flatten(1, 2)) for x in gradients)
     return dq, dk, dv, dbeta[..., 0], dg, dA
+
+
+golden_wy = by_heads(_golden_wy, (2, 2, 2, 2, 2, 2))

@@ -3,11 +3,12 @@ each other, and against known cases."""
 
 import itertools
 import math
+from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
 
-from ops.chunk_kda import preparation, reference, same_precision
+from ops.chunk_kda import preparation, reference, same_precision, sequences
 from ops.chunk_kda.sequences import Sequences, gate
 
 _GRADIENTS = ("dq", "dk", "dv", "dbeta", "dg", "dh0", "dA_log", "ddt_bias")
@@ -305,6 +306,30 @@ class ChunkedBwdTest(_TestCase):
         for gradients in (same_precision.same_precision_bwd(**x), reference.golden_bwd(**x)):
             self.assertEqual(gradients[4].abs().max(), 0)
             self.assertGreater(gradients[1].abs().max(), 0)
+
+
+class ByHeadsTest(_TestCase):
+    def test_slices_of_heads_do_not_show(self):
+        for options in ({"in_kernel": True}, {"disable_recompute": True}, {"states": False}):
+            x = _arguments(h=3, hv=6, dtype=torch.float16, **options)
+            for function in (reference.golden_bwd, same_precision.same_precision_bwd):
+                self._assert_sliced(function, x, _GRADIENTS)
+        x = _wy_arguments(h=3, hv=6, dtype=torch.float16)
+        for function in (reference.golden_wy, same_precision.same_precision_wy):
+            self._assert_sliced(function, x, _WY)
+
+    def _assert_sliced(self, function, x, names):
+        whole = function(**x)
+        # For two of the three heads: 3 chunks of 2 sequences, 2 value heads each.
+        with mock.patch.object(sequences, "MOST_STATES", 2 * 2 * 3 * 2 * 12 * 5):
+            parts = function(**x)
+        for name, a, e in zip(names, parts, whole, strict=True):
+            if e is None:
+                self.assertIsNone(a, name)
+            else:
+                self.assertEqual((a.shape, a.dtype), (e.shape, e.dtype), name)
+                limit = 1e-13 if e.dtype == torch.float64 else 1e-2
+                self.assertLess((a - e).abs().max(), limit * e.abs().max(), name)
 
 
 class LevelsTest(_TestCase):

@@ -11,10 +11,10 @@ import math
 
 import torch
 
-from ops.chunk_kda.sequences import Sequences, gate
+from ops.chunk_kda.sequences import Sequences, by_heads, gate
 
 
-def same_precision_bwd(
+def _same_precision_bwd(
     q, k, v, beta, Aqk, Akk, scale, initial_state, do, dht, g=None, g_org=None, **rest
 ):
     """chunk_kda_bwd: fp32 with the documented roundings, results in the contract's dtypes."""
@@ -41,7 +41,10 @@ def same_precision_bwd(
     return dq.to(q.dtype), dk.to(q.dtype), dv.to(v.dtype), dbeta, dg, dh0, dA_log, ddt_bias
 
 
-def same_precision_wy(q, k, v, v_new, g, beta, A, h, do, dh, dv, **rest):
+same_precision_bwd = by_heads(_same_precision_bwd, (2, 2, 2, 2, 2, 1, 0, 0))
+
+
+def _same_precision_wy(q, k, v, v_new, g, beta, A, h, do, dh, dv, **rest):
     """chunk_kda_bwd_wy_dqkg_fused: fp32 with the documented roundings."""
     out = chunked_wy(
         q,
@@ -60,6 +63,9 @@ def same_precision_wy(q, k, v, v_new, g, beta, A, h, do, dh, dv, **rest):
         operand_dtype=q.dtype,
     )
     return *out[:2], out[2].to(v.dtype), *out[3:]
+
+
+same_precision_wy = by_heads(_same_precision_wy, (2, 2, 2, 2, 2, 2))
 
 
 class _Chunks:

@@ -1,7 +1,9 @@
 """Rows of a batch, or of a packed batch, sorted by sequence: what references and preparation loop
 over."""
 
+import functools
 import itertools
+from collections.abc import Callable
 
 import torch
 
@@ -12,8 +14,8 @@ class Sequences:
     Without cu_seqlens every batch row is a sequence; with it B is 1 and sequence n has the rows
     cu_seqlens[n] to cu_seqlens[n + 1] - 1.
 
-    count: N. length: of the padded sequences, a multiple of chunk_size. chunks: length //
-    chunk_size. valid: [N, length], which rows exist.
+    count: N. longest: of the sequences. length: of the padded ones, a multiple of chunk_size.
+    chunks: length // chunk_size. valid: [N, length], which rows exist.
     """
 
     def __init__(self, like: torch.Tensor, cu_seqlens, chunk_size: int):
@@ -28,6 +30,7 @@ class Sequences:
         self.count = len(lengths)
         self.chunks = max((-(-length // chunk_size) for length in lengths), default=0)
         self.length = self.chunks * chunk_size
+        self.longest = max(lengths, default=0)
         device = like.device
         self._starts = torch.tensor(bounds[:-1], dtype=torch.int64, device=device)
         self._lengths = torch.tensor(lengths, dtype=torch.int64, device=device)
@@ -53,10 +56,11 @@ class Sequences:
         return taken.masked_fill_(self._expand(past, taken), 0)
 
     def join(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, length, ...] -> [B, T, ...]; rows of no sequence are 0."""
+        """[N, length or longest, ...] -> [B, T, ...]; rows of no sequence are 0."""
         b, t = self.shape
         out = x.new_zeros(b * t, *x.shape[2:])
-        out[(self._starts[:, None] + self._rows)[self.valid]] = x[self.valid]
+        valid, rows = self.valid[:, : x.shape[1]], self._rows[:, : x.shape[1]]
+        out[(self._starts[:, None] + rows)[valid]] = x[valid]
         return out.view(b, t, *x.shape[2:])
 
     def split_chunks(self, x: torch.Tensor) -> torch.Tensor:
@@ -87,6 +91,50 @@ class Sequences:
     @staticmethod
     def _expand(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return mask.view(*mask.shape, *[1] * (like.dim() - 2))
+
+
+# Elements that the states of all chunks may have: 2 GB in float64, and references hold several.
+MOST_STATES = 1 << 28
+
+# Where the heads of an argument are; of q and k, those of q.
+_HEAD_AXIS = dict.fromkeys(
+    ("q", "k", "v", "beta", "Aqk", "Akk", "do", "g", "g_org", "v_new", "A", "h", "dh", "dv"), 2
+)
+_HEAD_AXIS |= {"initial_state": 1, "dht": 1, "A_log": 0, "dt_bias": 0}
+
+
+def by_heads(function: Callable[..., tuple], output_axes: tuple[int, ...]) -> Callable[..., tuple]:
+    """The function, called for some q/k heads after others when states would not fit into memory.
+
+    output_axes: the axis of heads of each result.
+    """
+
+    @functools.wraps(function)
+    def sliced(**arguments):
+        q, v = arguments["q"], arguments["v"]
+        heads, group = q.shape[2], v.shape[2] // q.shape[2]
+        size, bounds = arguments.get("chunk_size", 64), arguments.get("cu_seqlens")
+        sequences = Sequences(q, bounds, size)
+        per_head = sequences.count * sequences.chunks * group * q.shape[3] * v.shape[3]
+        step = max(1, MOST_STATES // max(per_head, 1))
+        if step >= heads:
+            return function(**arguments)
+        parts = []
+        for start in range(0, heads, step):
+            count = min(step, heads - start)
+            part = dict(arguments)
+            for name, axis in _HEAD_AXIS.items():
+                tensor = arguments.get(name)
+                if tensor is not None:
+                    each = tensor.shape[axis] // heads
+                    part[name] = tensor.narrow(axis, start * each, count * each)
+            parts.append(function(**part))
+        return tuple(
+            None if of_part[0] is None else torch.cat(of_part, dim=axis)
+            for of_part, axis in zip(zip(*parts, strict=True), output_axes, strict=True)
+        )
+
+    return sliced
 
 
 def gate(g_org, A_log, dt_bias, lower_bound, dtype: torch.dtype) -> torch.Tensor:
