@@ -151,14 +151,15 @@ def chunked_bwd(
     fade = G_last.exp2().mT  # [N, chunks, HV, K, 1]
 
     # Forward: h before each chunk, v_new.
+    w = rounded(inverse @ rounded(beta_ * kE))
     if disable_recompute:
         h, v_new = chunks.states(saved["h"]), rounded(chunks.tokens(saved["v_new"]))
     else:
+        u = rounded(inverse @ rounded(beta_ * v_))
         state, h, v_new = chunks.state(initial_state, state_shape), [], []
         for c in range(chunks.sequences.chunks):
             h.append(rounded(state))
-            z = beta_[:, c] * (v_[:, c] - rounded(kE[:, c]) @ h[-1])
-            v_new.append(rounded(inverse[:, c] @ rounded(z)))
+            v_new.append(rounded(u[:, c] - w[:, c] @ h[-1]))
             state = fade[:, c] * state + rounded(kg[:, c]).mT @ v_new[-1]
         h, v_new = _stack(h, state_shape, v_), _stack(v_new, v_.shape[2:], v_)
 
@@ -166,14 +167,14 @@ def chunked_bwd(
     dstate = chunks.state(dht, state_shape)
     dh, y = [], []
     qE = rounded(scale * q_ * E)
+    inner = rounded(scores.mT @ do_)
     for c in reversed(range(chunks.sequences.chunks)):
         dh.append(rounded(dstate))
-        dv = scores[:, c].mT @ do_[:, c] + rounded(kg[:, c]) @ dh[-1]
-        y.append(inverse[:, c].mT @ rounded(dv))
-        used = rounded(kE[:, c]).mT @ rounded(beta_[:, c] * y[-1])
-        dstate = fade[:, c] * dstate + (qE[:, c].mT @ do_[:, c] - used)
+        dv = rounded(inner[:, c] + rounded(kg[:, c]) @ dh[-1])
+        y.append(inverse[:, c].mT @ dv)
+        dstate = fade[:, c] * dstate + (qE[:, c].mT @ do_[:, c] - w[:, c].mT @ dv)
     dh, y = _stack(dh[::-1], state_shape, v_), _stack(y[::-1], v_.shape[2:], v_)
-    dv = beta_ * y
+    dv, dbeta = beta_ * y, (y * v_).sum(-1)
     y = rounded(y)
 
     # Finalize.
@@ -186,7 +187,7 @@ def chunked_bwd(
     dG = q_ * dq - k_ * dk1 + beta_ * kE * dkb
     at_last = fade.mT * (h * dh).sum(-1)[..., None, :] + (k_ * dk1).sum(-2, keepdim=True)
     dG[..., -1:, :] += at_last  # rows behind the end count into the rows before, as the last one
-    dbeta = (y * v_).sum(-1) + (dkb * kE).sum(-1)
+    dbeta = dbeta + (dkb * kE).sum(-1)
 
     dq_intra, r, c = intra(q_, k_, G, beta_, dscores, dinner, rounded)
     dG = dG + q_ * dq_intra + k_ * (beta_ * r - c)
