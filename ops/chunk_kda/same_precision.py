@@ -308,7 +308,7 @@ def chunked_wy(
     compute_dtype: torch.dtype,
     operand_dtype: torch.dtype | None,
 ):
-    """Step 3 of the backward as the contract states it, for any v_new, h, dh and dv."""
+    """Step 3 of the backward, for any v_new, h, dh and dv."""
     del chunk_indices
     chunks = _Chunks(q, v, scale, cu_seqlens, chunk_size, compute_dtype, operand_dtype)
     rounded, scale = chunks.rounded, chunks.scale
@@ -321,11 +321,13 @@ def chunked_wy(
     kE = k_ * E
     dq = scale * E * (do_ @ h.mT)
     dk1 = (G_last - G).exp2() * (v_new_ @ dh.mT)
-    dw = rounded(-(dv_ @ h.mT))
-    M = rounded((dv_ @ v_.mT + dw @ rounded(kE).mT).tril(-1) * beta_.mT)
-    dA = -(inverse.mT @ rounded(M @ inverse.mT)).tril(-1)
-    dvb, dkb = inverse.mT @ dv_, inverse.mT @ dw
-    dbeta = (dvb * v_).sum(-1) + (dkb * kE).sum(-1)
+    # With y = A^T dv: dkb = A^T dw = -y h^T, and A^T M A^T = y (A beta (v - kE h))^T below the
+    # diagonal, because only entries of M below it reach entries of the product below it.
+    y = inverse.mT @ dv_
+    x = rounded(inverse @ rounded(beta_ * (v_ - rounded(kE) @ h)))
+    dA = -(rounded(y) @ x.mT).tril(-1)
+    dkb = -(rounded(y) @ h.mT)
+    dbeta = (y * v_).sum(-1) + (dkb * kE).sum(-1)
     dk = dk1 + beta_ * E * dkb
     dG = q_ * dq - k_ * dk1 + beta_ * kE * dkb
     at_last = G_last.exp2() * (h * dh).sum(-1)[..., None, :] + (k_ * dk1).sum(-2, keepdim=True)
@@ -334,7 +336,7 @@ def chunked_wy(
     return (
         chunks.join(dq),
         chunks.join(dk),
-        chunks.join(beta_ * dvb),
+        chunks.join(beta_ * y),
         chunks.join(dbeta[..., None])[..., 0],
         chunks.join(dG),
         chunks.join(dA),
