@@ -19,6 +19,10 @@ CHUNK_SIZES = (32, 64)
 MIN_WIDTH, MAX_WIDTH = 1, 256
 # [-5, 0): below -5 the reference implementation's own kernels lose precision.
 LEAST_LOWER_BOUND = -5.0
+# Kernels count the tokens of a batch row in int32, a chunk at a time.
+MAX_TOKENS = 2**31 - max(CHUNK_SIZES)
+# They address a chunk's rows in int32 too; rows that lie farther apart are copied.
+MAX_ROW_STRIDE = 2**31 // max(CHUNK_SIZES) - MAX_WIDTH
 
 _DTYPES = {
     torch.float16: problem_lib.FLOAT16,
@@ -127,21 +131,22 @@ def check_bwd(
 ) -> tuple[problem_lib.Problem, BwdInputs]:
     """Checks a call of chunk_kda_bwd and returns what the plan and the launches need.
 
+    The arguments are those of the function; cu_seqlens may also be a Boundaries.
+
     Raises:
         TypeError: an argument has another type, dtype or layout, or is unknown.
         ValueError: a shape, a device, a number, or a combination is not allowed.
         NotImplementedError: an option of the reference implementation that this one lacks.
     """
-    saved = dict(saved)
-    kept = {name: saved.pop(name, None) for name in SAVED}
-    checks.check_options(BWD, saved, OPTIONS, also=SAVED)
-    checks.check_choice("chunk_size", chunk_size, CHUNK_SIZES)
-    for name, flag in (
-        ("safe_gate", safe_gate),
-        ("use_gate_in_kernel", use_gate_in_kernel),
-        ("disable_recompute", disable_recompute),
-    ):
-        checks.check_bool(name, flag)
+    kept = check_bwd_options(
+        scale,
+        chunk_size,
+        safe_gate,
+        lower_bound,
+        use_gate_in_kernel,
+        disable_recompute,
+        saved,
+    )
     lower_bound = _check_gate(
         g, g_org, A_log, dt_bias, lower_bound, safe_gate, use_gate_in_kernel, disable_recompute
     )
@@ -182,7 +187,7 @@ def check_bwd(
         q=_rows(q),
         k=_rows(k),
         v=_rows(v),
-        beta=beta.resolve_neg(),
+        beta=_near(beta.resolve_neg()),
         Aqk=_rows(Aqk),
         Akk=_rows(Akk),
         scale=_scale(scale, sizes["K"]),
@@ -238,8 +243,7 @@ def check_wy(
     **options,
 ) -> tuple[problem_lib.Problem, WyInputs]:
     """The same for chunk_kda_bwd_wy_dqkg_fused."""
-    checks.check_options(WY, options, OPTIONS)
-    checks.check_choice("chunk_size", chunk_size, CHUNK_SIZES)
+    check_wy_options(scale, chunk_size, options)
     tensors = {
         "q": q,
         "k": k,
@@ -263,7 +267,7 @@ def check_wy(
         v=_rows(v),
         v_new=_rows(v_new),
         g=_rows(g.to(torch.float32)),
-        beta=beta.resolve_neg(),
+        beta=_near(beta.resolve_neg()),
         A=_rows(A),
         h=h.resolve_neg().contiguous(),
         do=_rows(do),
@@ -284,12 +288,51 @@ def check_wy(
     return problem, inputs
 
 
+def check_bwd_options(
+    scale,
+    chunk_size,
+    safe_gate,
+    lower_bound,
+    use_gate_in_kernel,
+    disable_recompute,
+    saved: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Checks what is no tensor; returns what the forward may have saved, by name."""
+    others = {name: value for name, value in saved.items() if name not in SAVED}
+    checks.check_options(BWD, others, OPTIONS, also=SAVED)
+    checks.check_choice("chunk_size", chunk_size, CHUNK_SIZES)
+    for name, flag in (
+        ("safe_gate", safe_gate),
+        ("use_gate_in_kernel", use_gate_in_kernel),
+        ("disable_recompute", disable_recompute),
+    ):
+        checks.check_bool(name, flag)
+    for name, number in (("scale", scale), ("lower_bound", lower_bound)):
+        if number is not None:
+            checks.check_number(name, number)
+    return {name: saved.get(name) for name in SAVED}
+
+
+def check_wy_options(scale, chunk_size, options: Mapping[str, Any]) -> None:
+    """Checks what is no tensor."""
+    checks.check_options(WY, options, OPTIONS)
+    checks.check_choice("chunk_size", chunk_size, CHUNK_SIZES)
+    if scale is not None:
+        checks.check_number("scale", scale)
+
+
+def check_tensors(tensors: Mapping[str, Any]) -> None:
+    """Raises TypeError for what is no tensor with strides."""
+    for name, value in tensors.items():
+        checks.check_tensor(name, value)
+        checks.check_strided(name, value)
+
+
 def _check_gate(
     g, g_org, A_log, dt_bias, lower_bound, safe_gate, use_gate_in_kernel, disable_recompute
 ) -> float | None:
     """Which of the gate's arguments belong together; returns lower_bound as a float."""
-    if lower_bound is not None:
-        lower_bound = checks.check_number("lower_bound", lower_bound)
+    lower_bound = None if lower_bound is None else float(lower_bound)
     if not use_gate_in_kernel:
         if g is None:
             raise ValueError("g: got None, allowed: a tensor with use_gate_in_kernel=False")
@@ -325,9 +368,7 @@ def _check_sizes(
 ) -> dict[str, Any]:
     """Types, layouts, shapes and devices of all tensors, and the dtypes that every call shares;
     returns the sizes of a Problem and cu_seqlens on the host."""
-    for name, value in tensors.items():
-        checks.check_tensor(name, value)
-        checks.check_strided(name, value)
+    check_tensors(tensors)
     q, v = tensors["q"], tensors["v"]
     checks.check_dtype("q", q, tuple(_DTYPES))
     for name in ("k", "v"):
@@ -340,6 +381,7 @@ def _check_sizes(
     checks.check_dims("v", v, "[B, T, HV, V]")
     b, t, heads, k_dim = q.shape
     value_heads, v_dim = v.shape[2:]
+    checks.check_range("T (q.shape[1])", t, 0, MAX_TOKENS)
     checks.check_range("H (q.shape[2])", heads, 1)
     checks.check_range("K (q.shape[3])", k_dim, MIN_WIDTH, MAX_WIDTH)
     checks.check_range("HV (v.shape[2])", value_heads, 1)
@@ -370,24 +412,17 @@ def _check_sizes(
     for name, tensor in tensors.items():
         checks.check_same_device(name, tensor, q.device, "q")
 
-    bounds = None
-    num_chunks, sequences = -(-t // chunk_size), b
-    if cu_seqlens is not None:
-        bounds = _boundaries(cu_seqlens, q)
-        num_chunks, sequences = sum(chunks.counts(bounds, chunk_size)), len(bounds) - 1
-    if chunk_indices is not None:
-        if bounds is None:
-            raise ValueError("chunk_indices: got a tensor, allowed: None without cu_seqlens")
-        _check_integers("chunk_indices", chunk_indices, q)
-        axes = "[chunks of cu_seqlens, 2]"
-        checks.check_shape("chunk_indices", chunk_indices, (num_chunks, 2), axes)
+    bounds = sequences(cu_seqlens, chunk_indices, q, chunk_size)
+    num_chunks, count = -(-t // chunk_size), b
+    if bounds is not None:
+        num_chunks, count = sum(chunks.counts(bounds, chunk_size)), len(bounds) - 1
     for name in ("h", "dh"):
         if name in tensors:
             of_chunk = (b, num_chunks, value_heads, k_dim, v_dim)
             checks.check_shape(name, tensors[name], of_chunk, "[B, NT, HV, K, V]")
     for name in ("initial_state", "dht"):
         if name in tensors:
-            of_sequence = (sequences, value_heads, k_dim, v_dim)
+            of_sequence = (count, value_heads, k_dim, v_dim)
             checks.check_shape(name, tensors[name], of_sequence, "[N, HV, K, V]")
     return {
         "B": b,
@@ -397,7 +432,7 @@ def _check_sizes(
         "K": k_dim,
         "V": v_dim,
         "C": chunk_size,
-        "N": sequences,
+        "N": count,
         "NT": num_chunks,
         "packed": bounds is not None,
         "slack": bounds is not None and bounds[-1] < t,
@@ -405,15 +440,37 @@ def _check_sizes(
     }
 
 
-def _boundaries(cu_seqlens, q: torch.Tensor) -> tuple[int, ...]:
-    _check_integers("cu_seqlens", cu_seqlens, q)
-    checks.check_dims("cu_seqlens", cu_seqlens, "[N + 1]")
-    if len(cu_seqlens) < 2:
-        raise ValueError(f"cu_seqlens: got {len(cu_seqlens)} entries, allowed: 2 or more, [N + 1]")
+class Boundaries(tuple[int, ...]):
+    """The checked values of a cu_seqlens."""
+
+
+def sequences(cu_seqlens, chunk_indices, q: torch.Tensor, chunk_size: int) -> Boundaries | None:
+    """Checks how sequences are packed and reads it; None without cu_seqlens.
+
+    Reading a device's tensor waits for the device, see ops.common.chunks.boundaries.
+    """
+    if cu_seqlens is None:
+        if chunk_indices is not None:
+            raise ValueError("chunk_indices: got a tensor, allowed: None without cu_seqlens")
+        return None
+    if isinstance(cu_seqlens, Boundaries):
+        values = cu_seqlens
+    else:
+        _check_integers("cu_seqlens", cu_seqlens, q)
+        checks.check_dims("cu_seqlens", cu_seqlens, "[N + 1]")
+        if len(cu_seqlens) < 2:
+            raise ValueError(
+                f"cu_seqlens: got {len(cu_seqlens)} entries, allowed: 2 or more, [N + 1]"
+            )
+        values = Boundaries(chunks.boundaries(cu_seqlens))
     if q.shape[0] != 1:
         raise ValueError(f"B (q.shape[0]): got {q.shape[0]}, allowed: 1 with cu_seqlens")
-    values = chunks.boundaries(cu_seqlens)
     chunks.check_boundaries(values, q.shape[1])
+    if chunk_indices is not None:
+        _check_integers("chunk_indices", chunk_indices, q)
+        num_chunks = sum(chunks.counts(values, chunk_size))
+        axes = "[chunks of cu_seqlens, 2]"
+        checks.check_shape("chunk_indices", chunk_indices, (num_chunks, 2), axes)
     return values
 
 
@@ -437,7 +494,12 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     # reads in the kernel.
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         return tensor.contiguous()
-    return tensor
+    return _near(tensor)
+
+
+def _near(tensor: torch.Tensor) -> torch.Tensor:
+    far = tensor.shape[1] > 1 and tensor.stride(1) > MAX_ROW_STRIDE
+    return tensor.contiguous() if far else tensor
 
 
 def _dense(tensor: torch.Tensor | None) -> torch.Tensor | None:
