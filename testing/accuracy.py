@@ -180,7 +180,7 @@ def _negative_controls(
     )
     precision = output.precision_in(case)
     gain = 1.01
-    if output.cancels:
+    if output.cancels or output.summed_rows > 1:
         compared = comparator.compare(small, part, output, precision, waivers)
         gain += 2 * max(gate.limit for gate in compared if gate.name == "G1 norm")
     return {

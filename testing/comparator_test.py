@@ -211,6 +211,19 @@ class FaultsTest(parameterized.TestCase):
         gain = comparator.faults(ones, _ROWS, "float32", 1.5)["gain 1.01"]
         np.testing.assert_array_equal(gain, 1.5 * ones)
 
+    def test_a_replaced_row_is_the_largest(self):
+        fading = np.full((1, 6, 1, 8), 1e-6, np.float32)
+        fading[0, 4] = 3.0
+        for fault, row in (("sign flip", -3.0), ("stale row", 1e-6)):
+            faulty = comparator.faults(fading, _ROWS, "float32")[fault]
+            np.testing.assert_array_equal(faulty[0, 4], np.full((1, 8), row, np.float32))
+            np.testing.assert_array_equal(np.delete(faulty, 4, 1), np.delete(fading, 4, 1))
+
+    def test_a_sum_that_cancels_has_no_faults_of_a_part(self):
+        output = dataclasses.replace(_ROWS, cancels=True)
+        faults = comparator.faults(np.ones((1, 20, 1, 8), np.float32), output, "float32")
+        self.assertSameElements(faults, ("all zeros", "gain 1.01"))
+
     def test_faults_that_change_nothing_are_left_out(self):
         zeros = np.zeros((1, 4, 1, 8), np.float16)
         self.assertEmpty(comparator.faults(zeros, _ROWS, "float16"))

@@ -34,7 +34,8 @@ class Output:
     summed_rows: each row is a running sum over up to so many rows (along rows_axis), so its error
     has the size of what cancels in the sum, and neighbours share it: s is taken over groups of so
     many rows, and G4 counts groups. cancels: a sum over all rows, most of which cancels: r itself
-    may be off by more than the gain that G7 injects, which then is twice the limit of G1.
+    may be off by more than the gain that G7 injects, which then is twice the limit of G1 (for
+    running sums too), and by more than a part of the sum, so that no part is falsified.
     """
 
     name: str
