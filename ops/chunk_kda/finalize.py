@@ -13,7 +13,6 @@ from ops.chunk_kda.tile import (
     load_tile,
     load_triangle,
     store_tile,
-    sum_before_row,
     sum_from_row,
 )
 
@@ -275,7 +274,7 @@ def finalize(
 
             dq = tl.zeros((C, BLOCK_K), dtype=tl.float32)
             written = tl.zeros((C, BLOCK_K), dtype=tl.float32)
-            kept = tl.zeros((C, BLOCK_K), dtype=tl.float32)
+            read = tl.zeros((C, BLOCK_K), dtype=tl.float32)
             h_dh = tl.zeros((BLOCK_K,), dtype=tl.float32)
             for v_tile in range(0, V_TILES):
                 lane_v = v_tile * BLOCK_V + tl.arange(0, BLOCK_V)
@@ -286,19 +285,18 @@ def finalize(
                 v_new = load_tile(v_new_base, rows, lane_t, lane_v, V, V_NEW_STRIDE_T).to(DOT)
                 dq += tl.dot(do, tl.trans(h), input_precision=PRECISION)
                 written -= tl.dot(y, tl.trans(h), input_precision=PRECISION)
-                kept += tl.dot(v_new, tl.trans(dh), input_precision=PRECISION)
+                read += tl.dot(v_new, tl.trans(dh), input_precision=PRECISION)
                 h_dh += tl.sum(h.to(tl.float32) * dh.to(tl.float32), 1)
 
             # dk = beta * written + read and dG = q dq + k (beta * written - read), between chunks
-            # as inside one; dbeta has the row sums of k * written. What the state reads of the
-            # chunk stays apart: its dG is -k read, and the sum of k read at the last token.
+            # as inside one; dbeta has the row sums of k * written.
             q = q.to(tl.float32)
             k = k.to(tl.float32)
             decay = tl.exp2(g)
             dq = dq * (scale * decay)
             written = written * decay
-            kept = kept * tl.exp2(g_last[None, :] - g)
-            read = tl.zeros((C, BLOCK_K), dtype=tl.float32)
+            read = read * tl.exp2(g_last[None, :] - g)
+            total = tl.exp2(g_last) * h_dh + tl.sum(k * read, 0)
 
             if LEVELS > 0:
                 for level in range(LEVELS):
@@ -323,22 +321,15 @@ def finalize(
             dbeta = tl.sum(k * written, 1)
             written = written * beta[:, None]
             dg = q * dq + k * (written - read)
-            dk = written + read + kept
-            at_last = tl.exp2(g_last) * h_dh
+            # The chunk's total decay is the last token's.
+            dg += tl.where(lane_t == rows - 1, 1.0, 0.0)[:, None] * total[None, :]
+            dk = written + read
             if LEVELS > 0:
                 # A pair of a token with itself has no decay.
                 on = tl.load(on_ptr + at + lane_t * HV, mask=lane_t < rows, other=0.0)[:, None]
                 dq += on * k
                 dk += on * q
-                # The sum from row i on has -k kept of these rows and k kept of all: what is left is
-                # that of the rows before i. Added up so, nothing cancels.
                 dg = sum_from_row(dg, rows, lane_t, lane_c, SPLIT_SUMS)
-                dg += sum_before_row(k * kept, rows, lane_t, lane_c, SPLIT_SUMS)
-                dg += at_last[None, :]
-            else:
-                at_last += tl.sum(k * kept, 0)
-                last = tl.where(lane_t == rows - 1, 1.0, 0.0)
-                dg += last[:, None] * at_last[None, :] - k * kept
             if GATE > 0:
                 base = g_org_ptr + b * g_org_stride_b + hv64 * g_org_stride_h
                 base += first * G_ORG_STRIDE_T

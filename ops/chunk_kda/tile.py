@@ -95,12 +95,6 @@ def sum_from_row(x, rows, lane_t, lane_c, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def sum_before_row(x, rows, lane_t, lane_c, SPLIT: tl.constexpr):
-    """[C, BLOCK] fp32: row i is the sum of x's rows before i."""
-    return _sums(lane_t[:, None] > lane_c[None, :], x, rows, lane_c, SPLIT)
-
-
-@triton.jit
 def _sums(taken, x, rows, lane_c, SPLIT: tl.constexpr):
     # A product with ones: matrix units add up in fp32. SPLIT: x as three bf16 terms of 8 bits
     # each, for units that round fp32 operands. With `rows` in the ones, no compiler keeps them in
