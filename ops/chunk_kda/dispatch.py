@@ -365,7 +365,7 @@ def wy_shapes(problem: problem_lib.Problem) -> _Shapes:
     """Results of chunk_kda_bwd_wy_dqkg_fused."""
     p, fp32 = problem, torch.float32
     rows = (p.B, p.T, p.HV)
-    shapes: _Shapes = {name: ((*rows, p.K), fp32) for name in ("dq", "dk", "dg")}
+    shapes: _Shapes = dict.fromkeys(("dq", "dk", "dg"), ((*rows, p.K), fp32))
     shapes["dv"] = ((*rows, p.V), getattr(torch, p.dtype))
     shapes["db"] = (rows, fp32)
     shapes["dA"] = ((*rows, p.C), fp32)
@@ -376,9 +376,8 @@ def _nothing(shapes: _Shapes, q: torch.Tensor, dh0: torch.Tensor | None = None) 
     """Results when no token belongs to a sequence: the last states are the first ones."""
     results: dict[str, Any] = dict.fromkeys(_BWD_RESULTS)
     for name, (shape, dtype) in shapes.items():
-        results[name] = q.new_zeros(shape, dtype=dtype)
-    if dh0 is not None and "dh0" in shapes:
-        results["dh0"] = dh0.clone()
+        copied = name == "dh0" and dh0 is not None
+        results[name] = dh0.clone() if copied else q.new_zeros(shape, dtype=dtype)
     return results
 
 
