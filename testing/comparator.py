@@ -97,9 +97,10 @@ def blocked(x: np.ndarray, output: spec.Output) -> np.ndarray:
 def _scale(g: np.ndarray, output: spec.Output) -> np.ndarray:
     """s of each row, with a last axis of 1."""
     squares = np.mean(g * g, axis=-1, keepdims=True)
-    if output.summed_rows > 1 and output.rows_axis is not None and g.size:
+    together = max(output.summed_rows, output.pooled_rows)
+    if together > 1 and output.rows_axis is not None and g.size:
         axis, rows = output.rows_axis, g.shape[output.rows_axis]
-        starts = np.arange(0, rows, output.summed_rows)
+        starts = np.arange(0, rows, together)
         sizes = np.diff(starts, append=rows)
         shape = [-1 if i == axis else 1 for i in range(g.ndim)]
         groups = np.add.reduceat(squares, starts, axis=axis) / sizes.reshape(shape)

@@ -53,6 +53,20 @@ class MetricsByHandTest(absltest.TestCase):
         error[0, 3, 0] = 1e-30  # its whole group is zero
         self.assertEqual(comparator.measure(g + error, g, output).scaled_max, math.inf)
 
+    def test_rows_without_a_feature_axis_share_a_scale(self):
+        g = np.array([[[3.0], [1e-3], [4.0], [1.0]]])
+        error = np.zeros_like(g)
+        error[0, 1] = 0.1
+        alone = comparator.measure(g + error, g, self.output)
+        self.assertAlmostEqual(alone.scaled_max, 0.1 / 2e-3)
+        output = dataclasses.replace(self.output, pooled_rows=3)
+        pooled = comparator.measure(g + error, g, output)
+        self.assertAlmostEqual(pooled.scaled_max, 0.1 / (1e-3 + math.sqrt((25 + 1e-6) / 3)))
+        self.assertEqual(pooled.elements, 4)
+        error = np.zeros_like(g)
+        error[0, 3] = 0.5  # a group of its own
+        self.assertAlmostEqual(comparator.measure(g + error, g, output).scaled_max, 0.25)
+
     def test_a_zero_golden_demands_zero(self):
         zero = np.zeros_like(self.g)
         self.assertEqual(comparator.measure(zero, zero, self.output).norm, 0)

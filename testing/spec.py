@@ -31,7 +31,9 @@ class Output:
     decides u and the floors of the gates; None takes the dtype of the input named by
     `precision_of`. exact: the output is compared bit by bit (gate G5) and by nothing else. when:
     name of the input without which the op returns None in this place; empty means always a tensor.
-    summed_rows: each row is a running sum over up to so many rows (along rows_axis), so its error
+    pooled_rows: s is taken over so many rows together (along rows_axis), for an output without a
+    feature axis: else s would be little more than the element itself, and one that happens to be
+    near zero would decide. summed_rows: each row is a running sum over up to so many rows (along rows_axis), so its error
     has the size of what cancels in the sum, and neighbours share it: s is taken over groups of so
     many rows, and G4 counts groups. cancels: a sum over all rows, most of which cancels: r itself
     may be off by more than the gain that G7 injects, which then is twice the limit of G1 (for
@@ -44,6 +46,7 @@ class Output:
     precision: str | None = None
     exact: bool = False
     when: str = ""
+    pooled_rows: int = 1
     summed_rows: int = 1
     cancels: bool = False
 
