@@ -34,6 +34,7 @@ def _bwd(
     do_dtype: str | None = None,
     score_dtype: str | None = None,
     tags: tuple[str, ...] = ("ci",),
+    waivers: tuple[cases.Waiver, ...] = (),
 ) -> cases.Case:
     """One row of chunk_kda_bwd. gate: "given", "softplus" or "bounded"; rate, bias: whether A_log
     and dt_bias are given; keep: whether the forward saved v_new and h; one_beta: the same for all
@@ -67,7 +68,7 @@ def _bwd(
         "use_gate_in_kernel": in_kernel,
         "disable_recompute": keep,
     }
-    return common.row(OP, name, tensors, style, attributes, values, layout, tags)
+    return common.row(OP, name, tensors, style, attributes, values, layout, tags, waivers)
 
 
 # What users of the op quote: B=1, T=128, H=2, HV=4, K=64, V=64.
@@ -200,6 +201,18 @@ _LAYOUTS = (
         layout="slice",
         gate="softplus",
         gate_dtype=FP16,
+        waivers=(
+            cases.Waiver(
+                output="dA_log",
+                gate="G1 norm",
+                limit=0.022,  # twice what r reaches, as in G3
+                measured=0.0159,
+                date="2026-11-30",
+                reason="Two sums of 1280 products (rms 3.6) that cancel to 1.1 and -1.8: r is off "
+                "by 0.020 and -0.011, the op by 0.032 and -0.011. Of two numbers the norms of two "
+                "such errors differ by more than the factor 1.2.",
+            ),
+        ),
     ),
 )
 

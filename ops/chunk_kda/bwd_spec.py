@@ -147,7 +147,8 @@ SPEC = spec.OpSpec(
         spec.Output("dq", rows_axis=1, precision_of="q"),
         spec.Output("dk", rows_axis=1, precision_of="q"),
         spec.Output("dv", rows_axis=1, precision_of="q"),
-        spec.Output("dbeta", rows_axis=1, precision_of="q"),
+        # The last axis is that of heads, and there may be one.
+        spec.Output("dbeta", rows_axis=1, precision_of="q", pooled_rows=64),
         # Summed up inside each chunk, from its end.
         spec.Output("dg", rows_axis=1, precision_of="q", summed_rows=64),
         spec.Output("dh0", rows_axis=2, precision_of="q", when="initial_state"),

@@ -91,7 +91,8 @@ SPEC = spec.OpSpec(
     prepare="ops.chunk_kda.preparation:wy",
     cases=case_table.CASES,
     outputs=tuple(
-        spec.Output(name, rows_axis=1, precision_of="q")
+        # The last axis of dbeta is that of heads, and there may be one.
+        spec.Output(name, rows_axis=1, precision_of="q", pooled_rows=64 if name == "dbeta" else 1)
         for name in ("dq", "dk", "dv", "dbeta", "dg", "dA")
     ),
     launches=launches,

@@ -92,6 +92,7 @@ def row(
     values: dict[str, Any] | None,
     layout: str,
     tags: tuple[str, ...],
+    waivers: tuple[cases.Waiver, ...] = (),
 ) -> cases.Case:
     """One row. layout: of what has four axes and tokens; "permuted" of beta too. values replaces
     distributions of the style."""
@@ -113,6 +114,7 @@ def row(
         },
         attributes,
         frozenset(tags),
+        waivers=waivers,
     )
 
 
