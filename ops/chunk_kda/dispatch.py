@@ -418,10 +418,10 @@ def _launch(
     buffers = {**plan.workspace, **plan.outputs}
     held: dict[str, torch.Tensor] = {}
     for i, kernel in enumerate(plan.kernels):
+        for name in [name for name in held if buffers[name].last < i]:
+            del held[name]  # its memory may serve what follows
         for name, buffer in buffers.items():
-            if buffer.last < i:
-                held.pop(name, None)  # its memory may serve what follows
-            elif buffer.first == i:
+            if buffer.first == i:
                 held[name] = torch.empty(
                     buffer.shape, dtype=getattr(torch, buffer.stored), device=given["q"].device
                 )
@@ -463,7 +463,7 @@ def make_launch(
         for axis, stride in zip("bth", of_tensor, strict=True):
             own[f"{name}_stride_{axis}"] = stride
     function = _KERNELS[kernel.kernel]
-    constants = {
+    constants: dict[str, Any] = {
         name: value for name, value in kernel.constants.items() if name in function.arg_names
     }
     args = {
@@ -533,11 +533,9 @@ def _bounds(cu_seqlens: list[int] | None) -> contract.Boundaries | None:
 def _bwd_op(*, cu_seqlens: list[int] | None, **arguments: Any) -> tuple[torch.Tensor, ...]:
     """A schema has no results that may be absent: an empty tensor stands for None."""
     results = _bwd_results(**arguments, cu_seqlens=_bounds(cu_seqlens))
-    q = arguments["q"]
-    return tuple(
-        q.new_empty(0, dtype=torch.float32) if results[name] is None else results[name]
-        for name in _BWD_RESULTS
-    )
+    found = (results[name] for name in _BWD_RESULTS)
+    absent = functools.partial(arguments["q"].new_empty, 0, dtype=torch.float32)
+    return tuple(absent() if result is None else result for result in found)
 
 
 def _bwd_fake(*, cu_seqlens: list[int] | None, **arguments: Any) -> tuple[torch.Tensor, ...]:
