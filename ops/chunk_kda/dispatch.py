@@ -376,8 +376,10 @@ def _nothing(shapes: _Shapes, q: torch.Tensor, dh0: torch.Tensor | None = None) 
     """Results when no token belongs to a sequence: the last states are the first ones."""
     results: dict[str, Any] = dict.fromkeys(_BWD_RESULTS)
     for name, (shape, dtype) in shapes.items():
-        copied = name == "dh0" and dh0 is not None
-        results[name] = dh0.clone() if copied else q.new_zeros(shape, dtype=dtype)
+        if name == "dh0" and dh0 is not None:
+            results[name] = dh0.clone()
+        else:
+            results[name] = q.new_zeros(shape, dtype=dtype)
     return results
 
 
