@@ -33,11 +33,12 @@ class Output:
     name of the input without which the op returns None in this place; empty means always a tensor.
     pooled_rows: s is taken over so many rows together (along rows_axis), for an output without a
     feature axis: else s would be little more than the element itself, and one that happens to be
-    near zero would decide. summed_rows: each row is a running sum over up to so many rows (along rows_axis), so its error
-    has the size of what cancels in the sum, and neighbours share it: s is taken over groups of so
-    many rows, and G4 counts groups. cancels: a sum over all rows, most of which cancels: r itself
-    may be off by more than the gain that G7 injects, which then is twice the limit of G1 (for
-    running sums too), and by more than a part of the sum, so that no part is falsified.
+    near zero would decide. summed_rows: each row is a running sum over up to so many rows (along
+    rows_axis), so its error has the size of what cancels in the sum, and neighbours share it: s is
+    taken over groups of so many rows, and G4 counts groups. cancels: a sum over all rows, most of
+    which cancels: r itself may be off by more than the gain that G7 injects, which then is twice
+    the limit of G1 (for running sums too), and by more than a part of the sum, so that no part is
+    falsified.
     """
 
     name: str
