@@ -587,6 +587,37 @@ class LayoutTest(_TestCase):
         problem, _ = contract.check_bwd(**_bwd(**empty))
         self.assertEqual((problem.empty, problem.NT), (True, 0))
 
+    def test_too_many_tokens(self):
+        long = _half(1, 1, _H, _K).expand(1, contract.MAX_TOKENS + 1, _H, _K)
+        message = "T (q.shape[1]): got 2147483585, allowed: 0 to 2147483584"
+        self.assert_refused(ValueError, message, _bwd(q=long))
+        self.assert_refused(ValueError, message, _wy(q=long), contract.check_wy)
+
+    @parameterized.parameters("q", "v", "do", "Akk", "beta")
+    def test_rows_that_lie_far_apart(self, name):
+        # A chunk's rows are addressed in 32 bits.
+        x = {n: v.to("meta") if isinstance(v, torch.Tensor) else v for n, v in _bwd().items()}
+        shape = x[name].shape
+        for row, copied in ((contract.MAX_ROW_STRIDE, False), (contract.MAX_ROW_STRIDE + 1, True)):
+            self.assertLess((64 - 1) * contract.MAX_ROW_STRIDE + 2 * 256, 2**31)
+            strides = (_T * row, row, *torch.empty(shape[2:], device="meta").stride())
+            x[name] = torch.empty_strided(shape, strides, dtype=x[name].dtype, device="meta")
+            problem, inputs = contract.check_bwd(**x)
+            self.assertEqual(getattr(inputs, name) is not x[name], copied)
+            self.assertEqual(getattr(problem.strides, name), getattr(inputs, name).stride()[:3])
+
+    def test_boundaries_that_were_read(self):
+        x = _packed()
+        bounds = contract.sequences(x["cu_seqlens"], None, x["q"], _C)
+        self.assertEqual(bounds, (0, 0, 33, 60))
+        problem, inputs = contract.check_bwd(**(x | {"cu_seqlens": bounds}))
+        self.assertEqual(problem, contract.check_bwd(**x)[0])
+        self.assertEqual(inputs.cu_seqlens, (0, 0, 33, 60))
+        self.assertIsNone(contract.sequences(None, None, x["q"], _C))
+        message = "cu_seqlens[-1]: got 80, allowed: 0 to T = 70"
+        far = x | {"cu_seqlens": contract.Boundaries((0, 0, 33, 80))}
+        self.assert_refused(ValueError, message, far)
+
     def test_strides_of_wy(self):
         problem, inputs = contract.check_wy(**_wy())
         self.assertEqual(problem.strides.Akk, inputs.A.stride()[:3])

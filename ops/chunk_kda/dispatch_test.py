@@ -5,6 +5,7 @@ import inspect
 
 import torch
 from absl.testing import absltest, parameterized
+from torch._dynamo import utils
 from torch._subclasses import fake_tensor
 
 from ops import chunk_kda
@@ -95,7 +96,9 @@ class ArgumentsTest(_TestCase):
         self._check_results(x, found)
         found = calls.call_bwd(calls.bwd(states=False, dtype=torch.bfloat16))
         self.assertEqual(list(found), ["dq", "dk", "dv", "db", "dg"])
-        self.assertEqual(found["dg"].dtype, torch.float32)
+        dtypes = {name: result.dtype for name, result in found.items()}
+        half = dict.fromkeys(("dq", "dk", "dv"), torch.bfloat16)
+        self.assertEqual(dtypes, half | dict.fromkeys(("db", "dg"), torch.float32))
 
     def test_results_of_wy(self):
         x = calls.wy(b=2, t=37, heads=2, value_heads=4, v_dim=24, dtype=_HALF)
@@ -422,17 +425,20 @@ class TorchLibraryTest(_TestCase):
 
     @_each()
     def test_compile_packed(self, function):
-        # The graph breaks where cu_seqlens is read.
+        # The graph breaks where cu_seqlens is read, and nowhere else.
         make, _, op = _FUNCTIONS[function]
 
         def doubled(x):
             return [None if result is None else 2 * result for result in op(**x)]
 
         compiled = torch.compile(doubled, backend="aot_eager")
-        for bounds in ((0, 3, 17), (0, 9, 20)):
+        utils.counters.clear()
+        packings = ((0, 3, 17), (0, 9, 20))
+        for bounds in packings:
             x = calls.on_device(make(t=20, dtype=_HALF, cu_seqlens=bounds))
             for result, expected in zip(compiled(x), doubled(x), strict=True):
                 self.assertTrue(result is expected is None or torch.equal(result, expected))
+        self.assertEqual(sum(utils.counters["graph_break"].values()), len(packings))
 
     @_each(states=(False, True))
     def test_fake_and_meta_tensors(self, function, states):
