@@ -3,11 +3,33 @@
 from typing import Any
 
 from ops.chunk_kda import cases as common
-from ops.chunk_kda.cases import BF16, BIG, FP16, FP32, FULL, MASKED, PERF, SMALL
+from ops.chunk_kda.cases import BF16, BIG, FP16, FP32, FULL, MASKED, NPU, PERF, SMALL
 from testing import cases
 from testing import distributions as dist
 
 OP = "chunk_kda_bwd"
+
+
+_FADED = (
+    "In blocks of 16 rows whose gradient has faded to 1e-7 of their chunk's and less, rounding of "
+    "the chunk's sums is left. Tensor cores cut sums off where fp32 additions round, so r has less."
+)
+
+
+def _on_cuda(output: str, gate: str, limit: float, measured: float, reason: str) -> cases.Waiver:
+    return cases.Waiver(output, gate, limit, measured, "2026-11-30", reason, ("cuda",))
+
+
+_ON_CUDA = {
+    "full_scale_0": (_on_cuda("dg", "G2 worst block", 500.0, 342.3, _FADED),),
+    "full_beta_0": (
+        _on_cuda("dg", "G2 worst block", 4.5, 3.083, _FADED),
+        _on_cuda("dg", "G3 scaled max", 10.0, 6.761, _FADED),
+    ),
+    "full_t2049_chunk64": (
+        _on_cuda("dA_log", "G1 norm", 0.011, 0.00687, "Few sums that cancel: see slice_softplus."),
+    ),
+}
 
 
 def _bwd(
@@ -44,6 +66,7 @@ def _bwd(
     states = ((n, value_heads, k_dim, v_dim), FP32)
     gates = (b, t, value_heads, k_dim)
     in_kernel = gate != "given"
+    waivers += _ON_CUDA.get(name, ())
     tensors: dict[str, tuple[tuple[int, ...], str] | None] = {
         "q": ((b, t, heads, k_dim), dtype),
         "k": ((b, t, heads, k_dim), dtype),
@@ -76,28 +99,28 @@ EXAMPLE = _bwd("example", (1, 128, 2, 4, 64, 64), FP16, "model")
 
 _LENGTHS = (
     EXAMPLE,
-    _bwd("t1", (3, 1, 1, 2, 32, 16), FP16, "uniform"),
+    _bwd("t1", (3, 1, 1, 2, 32, 16), FP16, "uniform", tags=NPU),
     _bwd("t15", (1, 15, 1, 2, 32, 32), BF16, "model", chunk_size=32),
     _bwd("t16", (1, 16, 2, 2, 32, 32), FP16, "uniform", chunk_size=32),
-    _bwd("t17", (2, 17, 1, 1, 32, 48), FP16, "model", chunk_size=32),
-    _bwd("t63", (1, 63, 1, 2, 32, 32), BF16, "uniform"),
-    _bwd("t64", (1, 64, 1, 2, 32, 32), FP16, "model"),
-    _bwd("t65", (1, 65, 1, 2, 32, 32), FP16, "uniform"),
+    _bwd("t17", (2, 17, 1, 1, 32, 48), FP16, "model", chunk_size=32, tags=NPU),
+    _bwd("t63", (1, 63, 1, 2, 32, 32), BF16, "uniform", tags=NPU),
+    _bwd("t64", (1, 64, 1, 2, 32, 32), FP16, "model", tags=NPU),
+    _bwd("t65", (1, 65, 1, 2, 32, 32), FP16, "uniform", tags=NPU),
     _bwd("t129", (1, 129, 1, 1, 32, 32), BF16, "model"),
-    _bwd("no_tokens", (2, 0, 1, 2, 32, 16), FP16, "uniform"),
+    _bwd("no_tokens", (2, 0, 1, 2, 32, 16), FP16, "uniform", tags=NPU),
 )
 
 _WIDTHS = (
     _bwd("k60_v96", (1, 40, 1, 1, 60, 96), FP16, "model"),
-    _bwd("k100_v60", (1, 40, 1, 1, 100, 60), BF16, "uniform", chunk_size=32),
+    _bwd("k100_v60", (1, 40, 1, 1, 100, 60), BF16, "uniform", chunk_size=32, tags=NPU),
     _bwd("k96_v100", (1, 33, 1, 1, 96, 100), FP16, "uniform", chunk_size=32),
-    _bwd("k128", (1, 70, 1, 1, 128, 128), BF16, "model"),
+    _bwd("k128", (1, 70, 1, 1, 128, 128), BF16, "model", tags=NPU),
     _bwd("k256_v32", (1, 33, 1, 1, 256, 32), FP16, "model"),
     _bwd("k32_v256", (1, 33, 1, 1, 32, 256), FP16, "uniform", chunk_size=32),
     _bwd("k3_v5", (1, 40, 1, 2, 3, 5), FP16, "model", chunk_size=32),
     _bwd("k1_v1", (1, 20, 1, 2, 1, 1), FP16, "uniform", chunk_size=32),
-    _bwd("h2_hv6", (1, 40, 2, 6, 32, 32), FP16, "model"),
-    _bwd("fp32", (1, 70, 1, 2, 32, 32), FP32, "model"),
+    _bwd("h2_hv6", (1, 40, 2, 6, 32, 32), FP16, "model", tags=NPU),
+    _bwd("fp32", (1, 70, 1, 2, 32, 32), FP32, "model", tags=NPU),
     _bwd("fp32_chunk32", (1, 40, 2, 2, 48, 24), FP32, "uniform", chunk_size=32, do_dtype=BF16),
 )
 
@@ -111,7 +134,14 @@ _PACKED = (
         cu_seqlens=common.PACKINGS[1],
         index_dtype="int64",
     ),
-    _bwd("packed_empty", (1, 130, 1, 1, 32, 32), FP16, "uniform", cu_seqlens=common.PACKINGS[2]),
+    _bwd(
+        "packed_empty",
+        (1, 130, 1, 1, 32, 32),
+        FP16,
+        "uniform",
+        cu_seqlens=common.PACKINGS[2],
+        tags=NPU,
+    ),
     _bwd(
         "packed_slack",
         (1, 171, 1, 1, 32, 32),
@@ -119,22 +149,26 @@ _PACKED = (
         "model",
         cu_seqlens=common.PACKINGS[3],
         chunk_size=32,
+        tags=NPU,
     ),
     _bwd("packed_ones", (1, 40, 1, 1, 16, 16), FP16, "uniform", cu_seqlens=common.PACKINGS[4]),
-    _bwd(
-        "packed_nothing",
-        (1, 20, 1, 2, 16, 16),
-        FP16,
-        "uniform",
-        cu_seqlens=(0, 0, 0),
-    ),
+    _bwd("packed_nothing", (1, 20, 1, 2, 16, 16), FP16, "uniform", cu_seqlens=(0, 0, 0), tags=NPU),
 )
 
 _KERNEL_GATES = (
-    _bwd("softplus", SMALL, FP16, "model", gate="softplus"),
-    _bwd("softplus_bf16", SMALL, BF16, "uniform", gate="softplus", gate_dtype=BF16, bias=False),
-    _bwd("bounded", SMALL, FP16, "model", gate="bounded"),
-    _bwd("bounded_plain", SMALL, FP16, "uniform", gate="bounded", rate=False, bias=False),
+    _bwd("softplus", SMALL, FP16, "model", gate="softplus", tags=NPU),
+    _bwd(
+        "softplus_bf16",
+        SMALL,
+        BF16,
+        "uniform",
+        gate="softplus",
+        gate_dtype=BF16,
+        bias=False,
+        tags=NPU,
+    ),
+    _bwd("bounded", SMALL, FP16, "model", gate="bounded", tags=NPU),
+    _bwd("bounded_plain", SMALL, FP16, "uniform", gate="bounded", rate=False, bias=False, tags=NPU),
     _bwd(
         "bounded_steep",
         SMALL,
@@ -142,10 +176,11 @@ _KERNEL_GATES = (
         "uniform",
         gate="bounded",
         values={"A_log": dist.Cycle((1.5, 100.0))},
+        tags=NPU,
     ),
     _bwd("softplus_fp32", (1, 40, 1, 2, 32, 32), FP32, "model", gate="softplus", chunk_size=32),
-    _bwd("kept", SMALL, FP16, "model", keep=True),
-    _bwd("kept_bounded", SMALL, FP16, "uniform", keep=True, gate="bounded"),
+    _bwd("kept", SMALL, FP16, "model", keep=True, tags=NPU),
+    _bwd("kept_bounded", SMALL, FP16, "uniform", keep=True, gate="bounded", tags=NPU),
     _bwd(
         "softplus_packed",
         (1, 100, 1, 2, 32, 32),
@@ -158,22 +193,23 @@ _KERNEL_GATES = (
 )
 
 _VALUES = (
-    _bwd("masked_tokens", SMALL, FP16, "model", values={"log_gate": MASKED}),
+    _bwd("masked_tokens", SMALL, FP16, "model", values={"log_gate": MASKED}, tags=NPU),
     _bwd(
         "masked_channels",
         SMALL,
         BF16,
         "uniform",
         values={"log_gate": dist.Sprinkled(dist.Uniform(-1, 0), -1000.0, 0.05)},
+        tags=NPU,
     ),
-    _bwd("gate_5", SMALL, FP16, "uniform", values={"log_gate": dist.Constant(-5.0)}),
-    _bwd("gate_0", SMALL, BF16, "model", values={"log_gate": dist.Constant(0.0)}),
-    _bwd("beta_0", SMALL, FP16, "model", values={"beta": dist.Constant(0.0)}),
-    _bwd("beta_1", SMALL, FP16, "model", values={"beta": dist.Constant(1.0)}),
+    _bwd("gate_5", SMALL, FP16, "uniform", values={"log_gate": dist.Constant(-5.0)}, tags=NPU),
+    _bwd("gate_0", SMALL, BF16, "model", values={"log_gate": dist.Constant(0.0)}, tags=NPU),
+    _bwd("beta_0", SMALL, FP16, "model", values={"beta": dist.Constant(0.0)}, tags=NPU),
+    _bwd("beta_1", SMALL, FP16, "model", values={"beta": dist.Constant(1.0)}, tags=NPU),
     _bwd("beta_bf16", SMALL, BF16, "uniform", beta_dtype=BF16),
     _bwd("beta_expanded", SMALL, FP16, "model", one_beta=True, beta_dtype=FP16),
-    _bwd("scale_0", SMALL, FP16, "model", scale=0.0),
-    _bwd("scale_negative", SMALL, BF16, "uniform", scale=-0.25),
+    _bwd("scale_0", SMALL, FP16, "model", scale=0.0, tags=NPU),
+    _bwd("scale_negative", SMALL, BF16, "uniform", scale=-0.25, tags=NPU),
     # Only the first token's output counts, and no state: every gradient of a gate is exactly 0.
     _bwd(
         "diagonal_only",
@@ -183,16 +219,17 @@ _VALUES = (
         initial_state=False,
         dht=False,
         values={"do": dist.Only(dist.Uniform(-5, 5), (0,), axis=1)},
+        tags=NPU,
     ),
-    _bwd("only_dht", SMALL, FP16, "model", initial_state=False, score_dtype=FP32),
-    _bwd("only_initial_state", SMALL, BF16, "uniform", dht=False),
+    _bwd("only_dht", SMALL, FP16, "model", initial_state=False, score_dtype=FP32, tags=NPU),
+    _bwd("only_initial_state", SMALL, BF16, "uniform", dht=False, tags=NPU),
 )
 
 _LAYOUTS = (
     _bwd("slice", (2, 40, 1, 2, 32, 32), FP16, "uniform", chunk_size=32, layout="slice"),
     _bwd("permuted", (2, 40, 2, 4, 32, 16), BF16, "model", chunk_size=32, layout="permuted"),
     _bwd("strided", (1, 40, 1, 2, 32, 32), FP16, "model", chunk_size=32, layout="strided"),
-    _bwd("odd_strides", (1, 1, 1, 1, 32, 16), FP16, "uniform", layout="odd"),
+    _bwd("odd_strides", (1, 1, 1, 1, 32, 16), FP16, "uniform", layout="odd", tags=NPU),
     _bwd(
         "slice_softplus",
         (1, 40, 1, 2, 32, 32),
@@ -226,7 +263,8 @@ _PERFORMANCE = tuple(
         cu_seqlens=bounds,
         initial_state=False,
         dht=False,
-        tags=PERF,
+        # One of them is compiled for Ascend.
+        tags=(*PERF, "npu") if name == "perf_b1_t8192_h32" else PERF,
     )
     for name, sizes, bounds in (
         ("perf_b1_t8192_h32", (1, 8192, 32, 32, 128, 128), None),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ops.chunk_kda import cases as common
-from ops.chunk_kda.cases import BF16, BIG, FP16, FP32, FULL, MASKED, PERF, SMALL
+from ops.chunk_kda.cases import BF16, BIG, FP16, FP32, FULL, MASKED, NPU, PERF, SMALL
 from testing import cases
 from testing import distributions as dist
 
@@ -54,18 +54,18 @@ def _wy(
 
 _WY_SMALL = (
     _wy("example", (1, 128, 2, 4, 64, 64), FP16, "model"),
-    _wy("t1", (2, 1, 1, 2, 32, 16), FP16, "uniform"),
-    _wy("t17", (2, 17, 1, 1, 32, 48), BF16, "model", chunk_size=32),
-    _wy("t64", (1, 64, 2, 2, 32, 32), FP16, "uniform"),
-    _wy("t65", (1, 65, 1, 2, 32, 32), BF16, "model"),
-    _wy("no_tokens", (2, 0, 1, 2, 32, 16), FP16, "uniform"),
+    _wy("t1", (2, 1, 1, 2, 32, 16), FP16, "uniform", tags=NPU),
+    _wy("t17", (2, 17, 1, 1, 32, 48), BF16, "model", chunk_size=32, tags=NPU),
+    _wy("t64", (1, 64, 2, 2, 32, 32), FP16, "uniform", tags=NPU),
+    _wy("t65", (1, 65, 1, 2, 32, 32), BF16, "model", tags=NPU),
+    _wy("no_tokens", (2, 0, 1, 2, 32, 16), FP16, "uniform", tags=NPU),
     _wy("k60_v96", (1, 40, 1, 1, 60, 96), FP16, "uniform", chunk_size=32),
-    _wy("k100_v60", (1, 70, 1, 1, 100, 60), FP16, "model"),
-    _wy("k128", (1, 70, 1, 1, 128, 128), BF16, "model"),
+    _wy("k100_v60", (1, 70, 1, 1, 100, 60), FP16, "model", tags=NPU),
+    _wy("k128", (1, 70, 1, 1, 128, 128), BF16, "model", tags=NPU),
     _wy("k256_v32", (1, 33, 1, 1, 256, 32), FP16, "model"),
     _wy("k3_v5", (1, 40, 1, 2, 3, 5), FP16, "uniform", chunk_size=32),
-    _wy("fp32", (1, 70, 1, 2, 32, 32), FP32, "model"),
-    _wy("h2_hv6", (1, 40, 2, 6, 32, 32), BF16, "uniform"),
+    _wy("fp32", (1, 70, 1, 2, 32, 32), FP32, "model", tags=NPU),
+    _wy("h2_hv6", (1, 40, 2, 6, 32, 32), BF16, "uniform", tags=NPU),
     _wy("packed_17_80", (1, 145, 1, 1, 32, 32), FP16, "model", cu_seqlens=common.PACKINGS[1]),
     _wy(
         "packed_slack",
@@ -75,19 +75,20 @@ _WY_SMALL = (
         cu_seqlens=common.PACKINGS[2],
         chunk_size=32,
         index_dtype="int64",
+        tags=NPU,
     ),
-    _wy("masked_tokens", SMALL, FP16, "uniform", values={"log_gate": MASKED}),
-    _wy("gate_5", SMALL, BF16, "model", values={"log_gate": dist.Constant(-5.0)}),
-    _wy("gate_0", SMALL, FP16, "uniform", values={"log_gate": dist.Constant(0.0)}),
-    _wy("beta_0", SMALL, FP16, "model", values={"beta": dist.Constant(0.0)}),
+    _wy("masked_tokens", SMALL, FP16, "uniform", values={"log_gate": MASKED}, tags=NPU),
+    _wy("gate_5", SMALL, BF16, "model", values={"log_gate": dist.Constant(-5.0)}, tags=NPU),
+    _wy("gate_0", SMALL, FP16, "uniform", values={"log_gate": dist.Constant(0.0)}, tags=NPU),
+    _wy("beta_0", SMALL, FP16, "model", values={"beta": dist.Constant(0.0)}, tags=NPU),
     _wy("beta_expanded", SMALL, BF16, "uniform", one_beta=True, beta_dtype=BF16),
-    _wy("scale_negative", SMALL, FP16, "model", scale=-0.25),
+    _wy("scale_negative", SMALL, FP16, "model", scale=-0.25, tags=NPU),
     _wy("slice", (2, 40, 1, 2, 32, 32), FP16, "model", chunk_size=32, layout="slice"),
     _wy("permuted", (2, 40, 2, 4, 32, 16), BF16, "uniform", chunk_size=32, layout="permuted"),
     _wy("strided", (1, 40, 1, 2, 32, 32), FP16, "uniform", chunk_size=32, layout="strided"),
 )
 _WY_DEVICE = (
-    _wy("perf_b1_t8192_h32", (1, 8192, 32, 32, 128, 128), BF16, "model", tags=PERF),
+    _wy("perf_b1_t8192_h32", (1, 8192, 32, 32, 128, 128), BF16, "model", tags=(*PERF, "npu")),
     _wy("perf_b4_t4096_h16", (4, 4096, 16, 16, 128, 128), BF16, "model", tags=PERF),
     _wy(
         "perf_packed_h32",
