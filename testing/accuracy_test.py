@@ -50,6 +50,44 @@ _SPEC = spec.OpSpec(
 )
 
 
+def prepared(x, bias, factor):
+    """The arguments of `shifted`: a sum that belongs to x."""
+    return {"x": x, "total": x.double().sum(-1).float(), "bias": bias, "factor": factor}
+
+
+def shifted(x, total, bias, factor):
+    out = scale(x, factor)
+    return out, (None if bias is None else (total * factor)[..., None].contiguous())
+
+
+def off_by_2_percent(x, factor):
+    return reference(x, 1.02 * factor)
+
+
+def without_sums(**arguments):
+    return shifted(**arguments)[0], None
+
+
+def shifted_reference(x, total, bias, factor):
+    return x * factor, (None if bias is None else (total * factor)[..., None])
+
+
+def _shifted(bias):
+    tensors = {**_CASE.tensors, "bias": bias and cases.TensorSpec((3,), "float32", bias)}
+    return dataclasses.replace(
+        _SPEC,
+        function=f"{__name__}:shifted",
+        golden=f"{__name__}:shifted_reference",
+        same_precision=f"{__name__}:shifted_reference",
+        cases=(dataclasses.replace(_CASE, tensors=tensors),),
+        outputs=(
+            _SPEC.outputs[0],
+            spec.Output("sums", 1, precision="float32", when="bias"),
+        ),
+        prepare=f"{__name__}:prepared",
+    )
+
+
 def _judge(behaviour=None, op=_SPEC, goldens=None) -> accuracy.Verdict:
     _behaviour.clear()
     if behaviour:
@@ -112,6 +150,27 @@ class JudgeTest(parameterized.TestCase):
         self.assertContainsSubset(gates, self._failed(verdict))
         self.assertLen(verdict.failures(), len(self._failed(verdict)))
         self.assertRegex("\n".join(verdict.failures()), message)
+
+    def test_prepared_inputs_and_an_output_that_is_not_there(self):
+        for bias, outputs in ((distributions.Normal(), {"out", "sums"}), (None, {"out"})):
+            verdict = _judge(op=_shifted(bias))
+            self.assertTrue(verdict.passed, verdict.failures())
+            self.assertEqual({gate.output for gate in verdict.gates}, outputs)
+            self.assertEqual(set(verdict.faults), outputs)
+        self.assertIn("G0 contract", self._failed(_judge(_change_input, _shifted(None))))
+        with self.assertRaisesRegex(ValueError, "returned NoneType for sums"):
+            function = f"{__name__}:without_sums"
+            _judge(op=dataclasses.replace(_shifted(distributions.Normal()), function=function))
+
+    def test_a_sum_that_cancels_gets_a_gain_that_can_be_seen(self):
+        # r itself is off by 2 %, so 1 % cannot be noticed.
+        function = f"{__name__}:off_by_2_percent"
+        op = dataclasses.replace(_SPEC, same_precision=function)
+        self.assertEmpty(_judge(op=op).faults["out"]["gain 1.01"])
+        output = dataclasses.replace(_SPEC.outputs[0], cancels=True)
+        self.assertNotEmpty(
+            _judge(op=dataclasses.replace(op, outputs=(output,))).faults["out"]["gain 1.01"]
+        )
 
     def test_different_results_on_another_grid_fail(self):
         runs = []

@@ -40,6 +40,9 @@ TAGS = (
     "ci",  # small enough for the interpreter and for simulators; goldens are built ahead and cached
     "full",  # device sizes; the golden is computed on the device when the test runs
     "perf",  # timed by the performance target
+    # Compiled for Ascend and, if it is `ci` too and small enough, simulated. For tables whose every
+    # case has kernels of its own: a table without this tag is compiled whole.
+    "npu",
 )
 
 
@@ -174,6 +177,11 @@ def select(cases: Sequence[Case], tags: Sequence[str]) -> list[Case]:
     if unknown:
         raise ValueError(f"tags: got {unknown}, allowed are {list(TAGS)}")
     return [case for case in cases if case.tags & set(tags)]
+
+
+def for_ascend(cases: Sequence[Case]) -> list[Case]:
+    """The cases that are compiled for Ascend: those tagged `npu`; all, if none is."""
+    return select(cases, ["npu"]) or list(cases)
 
 
 def check_table(cases: Sequence[Case]) -> None:

@@ -29,7 +29,7 @@ _OUT = flags.DEFINE_string(
 
 def _goldens(op: spec.OpSpec) -> golden.Folder | None:
     """The golden folder that Bazel lays beside the op's spec; None without Bazel."""
-    module = importlib.import_module(f"ops.{op.name}.spec")
+    module = importlib.import_module(selection.spec_module(op.name))
     folder = os.path.join(os.path.dirname(module.__file__ or ""), f"{op.name}_golden")
     return golden.Folder(folder, op) if os.path.isdir(folder) else None
 
@@ -47,7 +47,7 @@ def _work(
 ) -> tuple[list[tuple[spec.OpSpec, cases.Case]], dict[str, str]]:
     """(op, case) pairs to judge, and the cases that are too much for the device, with the reason. A
     case that is asked for by name is judged, whatever its size."""
-    specs = [spec.load(f"ops.{name}.spec") for name in names]
+    specs = [spec.load(selection.spec_module(name)) for name in names]
     pairs = [(op, case) for op in specs for case in cases.select(op.cases, device.case_tags)]
     wanted = selection.chosen(_CASES, [case.name for _, case in pairs])
     pairs = [(op, case) for op, case in pairs if case.name in wanted]

@@ -34,6 +34,15 @@ class CheckTest(parameterized.TestCase):
         with mock.patch.object(selection.ops, "__path__", twice):
             self.assertEqual(selection.available_ops().count("mamba3_siso_fwd"), 1)
 
+    def test_a_folder_may_hold_several_ops(self):
+        root = self.create_tempdir()
+        for file in ("scan/bwd_spec.py", "scan/fwd_all_spec.py", "sum/spec.py", "sum/aspec.py"):
+            root.create_file(file)
+        with mock.patch.object(selection.ops, "__path__", [root.full_path]):
+            self.assertEqual(selection.available_ops(), ["scan_bwd", "scan_fwd_all", "sum"])
+            self.assertEqual(selection.spec_module("scan_fwd_all"), "ops.scan.fwd_all_spec")
+            self.assertEqual(selection.spec_module("sum"), "ops.sum.spec")
+
     @parameterized.parameters(
         (["--op=mamba3"], "--op: got mamba3; valid are .*mamba3_siso_fwd"),
         (

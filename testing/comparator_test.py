@@ -37,6 +37,36 @@ class MetricsByHandTest(absltest.TestCase):
         m = comparator.measure(self.g + [[[0, 0], [1e-30, 0]]], self.g, self.output)
         self.assertEqual(m.scaled_max, math.inf)
 
+    def test_rows_that_are_sums_share_a_scale(self):
+        g = np.zeros((1, 5, 2))
+        g[0, :2] = [[3.0, 4.0], [0.0, 0.0]]
+        g[0, 4] = 1.0
+        output = dataclasses.replace(self.output, summed_rows=2)  # rows 0 and 1, 2 and 3, 4
+        error = np.zeros_like(g)
+        error[0, 1, 0] = 0.4
+        m = comparator.measure(g + error, g, output)
+        self.assertAlmostEqual(m.scaled_max, 0.4 / math.sqrt((9 + 16) / 4))
+        self.assertEqual(m.elements, 5)
+        error = np.zeros_like(g)
+        error[0, 4, 1] = 0.5
+        self.assertAlmostEqual(comparator.measure(g + error, g, output).scaled_max, 0.25)
+        error[0, 3, 0] = 1e-30  # its whole group is zero
+        self.assertEqual(comparator.measure(g + error, g, output).scaled_max, math.inf)
+
+    def test_rows_without_a_feature_axis_share_a_scale(self):
+        g = np.array([[[3.0], [1e-3], [4.0], [1.0]]])
+        error = np.zeros_like(g)
+        error[0, 1] = 0.1
+        alone = comparator.measure(g + error, g, self.output)
+        self.assertAlmostEqual(alone.scaled_max, 0.1 / 2e-3)
+        output = dataclasses.replace(self.output, pooled_rows=3)
+        pooled = comparator.measure(g + error, g, output)
+        self.assertAlmostEqual(pooled.scaled_max, 0.1 / (1e-3 + math.sqrt((25 + 1e-6) / 3)))
+        self.assertEqual(pooled.elements, 4)
+        error = np.zeros_like(g)
+        error[0, 3] = 0.5  # a group of its own
+        self.assertAlmostEqual(comparator.measure(g + error, g, output).scaled_max, 0.25)
+
     def test_a_zero_golden_demands_zero(self):
         zero = np.zeros_like(self.g)
         self.assertEqual(comparator.measure(zero, zero, self.output).norm, 0)
@@ -189,6 +219,24 @@ class FaultsTest(parameterized.TestCase):
         inject(faulty)
         gates = comparator.compare(cases.quantise(faulty, "float16"), reference, _ROWS, "float16")
         self.assertFalse(all(gate.passed for gate in gates))
+
+    def test_the_gain_can_be_larger(self):
+        ones = np.ones((1, 4, 1, 2), np.float32)
+        gain = comparator.faults(ones, _ROWS, "float32", 1.5)["gain 1.01"]
+        np.testing.assert_array_equal(gain, 1.5 * ones)
+
+    def test_a_replaced_row_is_the_largest(self):
+        fading = np.full((1, 6, 1, 8), 1e-6, np.float32)
+        fading[0, 4] = 3.0
+        for fault, row in (("sign flip", -3.0), ("stale row", 1e-6)):
+            faulty = comparator.faults(fading, _ROWS, "float32")[fault]
+            np.testing.assert_array_equal(faulty[0, 4], np.full((1, 8), row, np.float32))
+            np.testing.assert_array_equal(np.delete(faulty, 4, 1), np.delete(fading, 4, 1))
+
+    def test_a_sum_that_cancels_has_no_faults_of_a_part(self):
+        output = dataclasses.replace(_ROWS, cancels=True)
+        faults = comparator.faults(np.ones((1, 20, 1, 8), np.float32), output, "float32")
+        self.assertSameElements(faults, ("all zeros", "gain 1.01"))
 
     def test_faults_that_change_nothing_are_left_out(self):
         zeros = np.zeros((1, 4, 1, 8), np.float16)

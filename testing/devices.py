@@ -139,6 +139,10 @@ class Simulator(Device):
         return self.name.removeprefix("npu-").removesuffix("-sim")
 
     def leaves_out(self, op: "spec.OpSpec", case: "cases.Case") -> str:
+        from testing import cases
+
+        if case not in cases.for_ascend(op.cases):
+            return "not tagged npu"
         costs = op.costs(case)
         flops = costs.matrix_flops + costs.vector_flops
         if flops <= self.MAX_FLOPS:

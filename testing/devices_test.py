@@ -123,14 +123,27 @@ class SimulatorTest(absltest.TestCase):
             (1.0, ""),
             (1e15, "1.2e.15 floating-point op.*; npu-arch32-sim takes "),
         ):
+            case = types.SimpleNamespace(tags={"ci"})
             op = types.SimpleNamespace(
+                cases=[case],
                 costs=lambda case, flops=flops: types.SimpleNamespace(
                     matrix_flops=flops, vector_flops=flops / 4
-                )
+                ),
             )
-            self.assertRegex(device.leaves_out(op, None), f"^{reason}")
-            self.assertEqual(bool(reason), bool(device.leaves_out(op, None)))
-            self.assertEmpty(devices.get("cuda").leaves_out(op, None))
+            self.assertRegex(device.leaves_out(op, case), f"^{reason}")
+            self.assertEqual(bool(reason), bool(device.leaves_out(op, case)))
+            self.assertEmpty(devices.get("cuda").leaves_out(op, case))
+
+    def test_of_a_table_with_cases_for_ascend_only_those_are_taken(self):
+        device = devices.get("npu-arch35-sim")
+        chosen, other = (types.SimpleNamespace(tags=tags) for tags in ({"ci", "npu"}, {"ci"}))
+        op = types.SimpleNamespace(
+            cases=[chosen, other],
+            costs=lambda case: types.SimpleNamespace(matrix_flops=1.0, vector_flops=1.0),
+        )
+        self.assertEmpty(device.leaves_out(op, chosen))
+        self.assertEqual(device.leaves_out(op, other), "not tagged npu")
+        self.assertEmpty(devices.get("cpu-reference").leaves_out(op, other))
 
     def test_other_devices_run_calls_themselves(self):
         session = devices.get("cpu-reference").session()

@@ -139,6 +139,21 @@ class Sprinkled:
 
 
 @dataclasses.dataclass(frozen=True)
+class Only:
+    """`base` where the index along `axis` is one of `indices`, 0 elsewhere."""
+
+    base: Any
+    indices: tuple[int, ...]
+    axis: int
+
+    def sample(self, stream: Stream, shape: tuple[int, ...]) -> np.ndarray:
+        x = self.base.sample(stream, shape)
+        kept = np.isin(np.arange(shape[self.axis]), self.indices)
+        kept = kept.reshape([-1 if i == self.axis % len(shape) else 1 for i in range(len(shape))])
+        return np.where(kept, x, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Accumulated:
     """Running sum of `step` along `axis`; with `modulus`, each sum reduced to (-modulus,
     modulus)."""

@@ -45,6 +45,12 @@ class DistributionsTest(parameterized.TestCase):
         # Standard error of the share: sqrt(.25 * .75 / 2^14) = 0.0034; four of it.
         self.assertAlmostEqual(np.mean(np.isinf(x)), 0.25, delta=0.0135)
 
+    def test_only_keeps_rows(self):
+        x = self._sample(distributions.Only(distributions.Constant(2.0), (0, 3), axis=1), (2, 4, 1))
+        np.testing.assert_array_equal(x[:, :, 0], [[2, 0, 0, 2]] * 2)
+        x = self._sample(distributions.Only(distributions.Constant(2.0), (1,), axis=-1), (1, 2))
+        np.testing.assert_array_equal(x, [[0, 2]])
+
     def test_accumulated_sums_and_wraps(self):
         x = self._sample(
             distributions.Accumulated(distributions.Constant(0.75), axis=0, modulus=2.0), (4, 1)

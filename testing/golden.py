@@ -43,10 +43,11 @@ def compute(op: spec.OpSpec, arguments: Any) -> dict[str, Reference]:
     `testing.inputs.Inputs`."""
     from testing import inputs
 
-    golden = spec.results(spec.resolve(op.golden)(**arguments.widened()), op)
-    same = spec.results(spec.resolve(op.same_precision)(**arguments.arguments), op)
+    case = arguments.case
+    golden = spec.results(spec.resolve(op.golden)(**arguments.widened()), op, case)
+    same = spec.results(spec.resolve(op.same_precision)(**arguments.arguments), op, case)
     references = {}
-    for output in op.outputs:
+    for output in op.outputs_in(case):
         carrier, dtype = inputs.to_numpy(same[output.name])
         references[output.name] = Reference(inputs.to_numpy(golden[output.name])[0], carrier, dtype)
     return references
@@ -60,7 +61,7 @@ def write(op: spec.OpSpec, chosen: Sequence[cases.Case], folder: str) -> None:
     tensors: dict[str, np.ndarray] = {}
     manifest: dict[str, Any] = {"op": op.name, "cases": {}}
     for case in chosen:
-        arguments = inputs.Inputs(case, "cpu")
+        arguments = inputs.Inputs(case, "cpu", op.preparation)
         entry: dict[str, Any] = {
             "fingerprint": case.fingerprint(),
             "inputs": arguments.digest,
@@ -118,7 +119,7 @@ class Folder:
             raise GoldenError(
                 f"golden of case {case.name}: made from other inputs than this machine generates"
             )
-        names = [output.name for output in self._op.outputs]
+        names = [output.name for output in self._op.outputs_in(case)]
         if sorted(entry["outputs"]) != sorted(names):
             raise GoldenError(
                 f"golden of case {case.name}: outputs {sorted(entry['outputs'])}, expected {names}"

@@ -12,6 +12,37 @@ def double_of(x):
     return 2 * x
 
 
+def prepared(x, y, power):
+    """Arguments of `raised` from a case's."""
+    return {"x": x, "z": x.double().pow(power).to(x.dtype), "y": y}
+
+
+def raised(x, z, y):
+    return z + x, y
+
+
+def _prepared_op():
+    x = cases.TensorSpec((2, 17, 1, 4), "float16", distributions.Normal())
+    return spec.OpSpec(
+        name="raised",
+        function=f"{__name__}:raised",
+        golden=f"{__name__}:raised",
+        same_precision=f"{__name__}:raised",
+        cases=tuple(
+            cases.Case("raised", name, {"x": x, "y": y}, {"power": 2}, frozenset({"ci"}))
+            for name, y in (("with_y", x), ("without_y", None))
+        ),
+        outputs=(
+            spec.Output("out", 1, precision_of="x"),
+            spec.Output("second", 1, precision_of="x", when="y"),
+        ),
+        launches=lambda case, device: 1,
+        workspace_bytes=lambda case, device: 0,
+        costs=lambda case: spec.Costs(0, 0, 0),
+        prepare=f"{__name__}:prepared",
+    )
+
+
 def _op(std=1.0, name="double"):
     table = tuple(
         cases.Case(
@@ -72,6 +103,18 @@ class GoldenTest(absltest.TestCase):
                 open(os.path.join(again, name), "rb") as two,
             ):
                 self.assertEqual(one.read(), two.read())
+
+    def test_prepared_inputs_and_outputs_that_are_not_there(self):
+        op = _prepared_op()
+        path = self.create_tempdir().full_path
+        golden.write(op, op.cases, path)
+        for case in op.cases:
+            digest = inputs.Inputs(case, "cpu", op.preparation).digest
+            found = golden.Folder(path, op).load(case, digest)
+            self.assertEqual(list(found), ["out", "second"] if case.tensors["y"] else ["out"])
+            x = case.sample("x").astype(np.float64)
+            squares = (x * x).astype(np.float16).astype(np.float64)
+            np.testing.assert_array_equal(found["out"].golden, x + squares)
 
     def test_manifest_states_shapes_dtypes_and_hashes(self):
         with open(os.path.join(self.path, "manifest.json"), encoding="utf-8") as file:

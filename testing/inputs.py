@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,28 +19,58 @@ class Inputs:
 
     arguments: keyword -> tensor, None or attribute. digest: sha256 over all quantised values, in
     the table's order.
+
+    An op whose inputs depend on each other has a preparation: it takes the case's tensors and
+    attributes as keywords and returns the arguments of the call, computed in float64 and rounded
+    once to the dtypes that the op takes. A tensor that is one of the case's, or a view of one, is
+    passed on as it lies; a new one becomes contiguous, with guard bands of its own. The preparation
+    runs once, before the op and its references, which therefore get the same bits. `ci` cases are
+    prepared on the CPU, as those of the goldens in a folder were, others on the device, where it is
+    fast. The digest covers what is drawn, which is the same on every machine. What is computed may
+    differ in the last bit of float64 between processors, so about one fp32 value in 2^28 may round
+    the other way: the golden then changes by 1e-7 of one element, far below every gate.
     """
 
-    def __init__(self, case: cases.Case, device: str):
-        self.arguments: dict[str, Any] = {}
+    def __init__(
+        self,
+        case: cases.Case,
+        device: str,
+        prepare: Callable[..., dict[str, Any]] | None = None,
+    ):
+        self.case = case
         self._storages: dict[str, torch.Tensor] = {}
+        drawn: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         digest = hashlib.sha256()
+        home = "cpu" if prepare and "ci" in case.tags else device
         for name, spec in case.tensors.items():
             if spec is None:
-                self.arguments[name] = None
                 continue
             values = case.sample(name)
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(values).data)
-            storage, view = _place(values, spec)
-            self._storages[name] = storage.to(device)
-            self.arguments[name] = (
-                self._storages[name]
-                .view(view.dtype)
-                .as_strided(view.shape, view.stride(), view.storage_offset())
-            )
-        self.arguments.update(case.attributes)
+            drawn[name] = _moved(*_place(values, spec), home)
         self.digest = digest.hexdigest()
+        arguments: dict[str, Any] = {
+            name: drawn[name][1] if name in drawn else None for name in case.tensors
+        }
+        arguments.update(case.attributes)
+        if prepare:
+            arguments = prepare(**arguments)
+        of_storage = {
+            view.untyped_storage().data_ptr(): storage for storage, view in drawn.values()
+        }
+        moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id of the first -> both
+        for name, value in arguments.items():
+            if not isinstance(value, torch.Tensor):
+                continue
+            storage = of_storage.get(value.untyped_storage().data_ptr())
+            if storage is None:
+                storage, value = _banded(value)
+            if id(storage) not in moved:
+                self._storages[name] = storage.to(device)
+                moved[id(storage)] = storage, self._storages[name]
+            arguments[name] = _view(moved[id(storage)][1], value)
+        self.arguments = arguments
         self._before = {name: storage.clone() for name, storage in self._storages.items()}
 
     def changed(self) -> list[str]:
@@ -62,8 +92,11 @@ class Inputs:
         }
 
 
-def meta(case: cases.Case) -> dict[str, Any]:
-    """The arguments of one call with the case's shapes, strides and dtypes, but without memory."""
+def meta(case: cases.Case, prepare: Callable[..., dict[str, Any]] | None = None) -> dict[str, Any]:
+    """The arguments of one call with the case's shapes, strides and dtypes, but without memory.
+
+    prepare: as for Inputs; from tensors on `meta` it must make tensors on `meta`.
+    """
     arguments: dict[str, Any] = {}
     for name, spec in case.tensors.items():
         if spec is None:
@@ -72,7 +105,8 @@ def meta(case: cases.Case) -> dict[str, Any]:
         strides, cells, offset = _strides(spec.shape, spec.layout)
         storage = torch.empty(cells, dtype=getattr(torch, spec.dtype), device="meta")
         arguments[name] = storage.as_strided(spec.shape, strides, offset)
-    return arguments | dict(case.attributes)
+    arguments |= case.attributes
+    return prepare(**arguments) if prepare else arguments
 
 
 def _place(values: np.ndarray, spec: cases.TensorSpec) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,6 +120,28 @@ def _place(values: np.ndarray, spec: cases.TensorSpec) -> tuple[torch.Tensor, to
     view = storage.view(dtype).as_strided(shape, strides, first)
     view.copy_(to_torch(values, spec.dtype))
     return storage, view
+
+
+def _banded(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(byte storage with bands, the tensor in it, contiguous) on the tensor's device."""
+    size = tensor.numel() * tensor.itemsize
+    storage = torch.full((2 * BAND + size,), 0xFF, dtype=torch.uint8, device=tensor.device)
+    view = storage.view(tensor.dtype)[BAND // tensor.itemsize :][: tensor.numel()]
+    view = view.view(tensor.shape)
+    view.copy_(tensor)
+    return storage, view
+
+
+def _view(storage: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The tensor that lies in a copy of its storage as `like` does in its own."""
+    return storage.view(like.dtype).as_strided(like.shape, like.stride(), like.storage_offset())
+
+
+def _moved(
+    storage: torch.Tensor, view: torch.Tensor, device: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    storage = storage.to(device)
+    return storage, _view(storage, view)
 
 
 def _strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int, int]:

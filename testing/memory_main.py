@@ -22,10 +22,11 @@ class MemoryTest(op_testcase.OpTestCase):
         from ops.common import launch  # imports Triton
         from testing import guard, inputs
 
-        arguments = inputs.Inputs(case, self.device.torch_device).arguments
+        prepare = self.op.preparation
+        arguments = inputs.Inputs(case, self.device.torch_device, prepare).arguments
         function = spec.resolve(self.op.function)
         with guard.GuardedAllocations() as guarded, launch.record() as launches:
-            outputs = spec.results(function(**arguments), self.op)
+            outputs = spec.results(function(**arguments), self.op, case)
             self.device.synchronize()
         result_bytes = sum(-(-tensor.nbytes // _GRANULE) * _GRANULE for tensor in outputs.values())
         if isinstance(self.device, devices.Accelerator):

@@ -12,6 +12,9 @@ def _kit(target):
 def _npu_sim(target):
     return str(Label("//testing/npu_sim:" + target))
 
+def _target(label):
+    return label.split(":")[-1].split("/")[-1]
+
 def op_test_suite(
         name,
         op,
@@ -26,22 +29,23 @@ def op_test_suite(
         timeout = "moderate"):
     """Declares every test target of an op, a golden and a suite of them.
 
-    For op ":scan" and device "npu-arch32" the targets are scan_accuracy_npu_arch32_test, scan_performance_…, scan_memory_…
-    and one scan_<stem>_npu_arch32_test per unit source <stem>_test.py. Each carries the tags of its kind and its device.
+    For op ":scan", spec ":spec" and device "npu-arch32" the targets are scan_accuracy_npu_arch32_test, scan_performance_…,
+    scan_memory_… and one scan_<stem>_npu_arch32_test per unit source <stem>_test.py. Each carries the tags of its kind and its device.
     scan_golden is the folder of references that accuracy targets read. scan_compile_arch32_test and scan_compile_arch35_test
     judge what the NPU's compiler makes of every kernel that the op's cases launch; they need no device. What they compile
-    is what scan_accuracy_npu_arch32_sim_test executes.
+    is what scan_accuracy_npu_arch32_sim_test executes. A package with several ops calls this once for each: with spec ":bwd_spec"
+    all names begin with scan_bwd instead.
 
     Args:
       name: the test_suite that holds all targets which run without hardware.
-      op: label of the op's py_library; its name begins every target's name.
-      spec: label of the py_library of the package's spec.py (see testing/spec.py). It must not depend on kernels, or every
-        edit of one would compute the goldens again.
+      op: label of the op's py_library.
+      spec: label of the py_library of the package's spec.py or <part>_spec.py (see testing/spec.py), called like the file. It
+        must not depend on kernels, or every edit of one would compute the goldens again.
       reference: label of the py_library with the functions that the spec names as golden and same_precision.
       unit_srcs: test files, *_test.py; `testing.unit.DEVICE` is the device they run on.
       unit_deps: what the unit tests need beside op, spec and reference.
       baselines: labels of the py_librarys with the functions that the spec names as baselines, for performance targets.
-      npu_budgets: label of the py_library of the package's npu_budgets.py, which states what the kernels may cost once they
+      npu_budgets: label of the py_library of the package's npu_budgets.py, or another file that it is called like, which states what the kernels may cost once they
         are compiled (see testing/npu_compile/budgets.py). None asks only that they compile.
       mutation_case: a small case that launches one kernel. For each simulated device a target <op>_mutation_<device>_test then
         deletes the kernel's synchronisations, one at a time, and fails unless the simulator notices.
@@ -52,8 +56,13 @@ def op_test_suite(
     for device in devices:
         if device not in DEVICES:
             fail("devices: got %r, allowed are %s" % (device, ", ".join(DEVICES.keys())))
-    prefix = op.split(":")[-1].split("/")[-1]
-    spec_module = native.package_name().replace("/", ".") + ".spec"
+    prefix = _target(op)
+    if _target(spec) != "spec":
+        if not _target(spec).endswith("_spec"):
+            fail("spec: got %r, allowed are ':spec' and ':<part>_spec', the name of the file" % spec)
+        prefix += "_" + _target(spec)[:-len("_spec")]
+    package = native.package_name().replace("/", ".")
+    spec_module = package + "." + _target(spec)
     golden = prefix + "_golden"
     py_binary(
         name = golden + "_writer",
@@ -131,7 +140,7 @@ def op_test_suite(
     suite += npu_compile_test(
         name = prefix + "_compile",
         budgets = npu_budgets,
-        budgets_module = native.package_name().replace("/", ".") + ".npu_budgets" if npu_budgets else "",
+        budgets_module = package + "." + _target(npu_budgets) if npu_budgets else "",
         manual = unsupported,
         spec_module = spec_module,
         deps = [op, spec],

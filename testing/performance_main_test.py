@@ -16,6 +16,14 @@ def nearly_double(x):
     return 2.002 * x
 
 
+def twice(x):
+    return double(x), double(x)
+
+
+def one_of_two_is_off(x):
+    return double(x), nearly_double(x)
+
+
 def tuned_for(x):
     return f"tuned for {tuple(x.shape)}"
 
@@ -121,9 +129,21 @@ class PerformanceMainTest(absltest.TestCase):
         self.assertEqual(self._run()["tuned"], {})
 
     def test_distance_from_the_rival(self):
-        self.assertEqual(self._run()["errors"], {"plain": 0.0})
+        self.assertEqual(self._run()["errors"], {"plain": {"out": 0.0}})
         row = self._run(self._with(function=f"{__name__}:nearly_double"))
-        self.assertAlmostEqual(row["errors"]["plain"], 0.001, delta=3e-4)  # fp16 rounds
+        self.assertAlmostEqual(row["errors"]["plain"]["out"], 0.001, delta=3e-4)  # fp16 rounds
+
+    def test_the_output_that_is_farthest_is_named(self):
+        op = dataclasses.replace(
+            self._with(function=f"{__name__}:one_of_two_is_off"),
+            function=f"{__name__}:twice",
+            golden=f"{__name__}:twice",
+            same_precision=f"{__name__}:twice",
+            outputs=(_SPEC.outputs[0], spec.Output("again", 1, precision_of="x")),
+        )
+        row = self._run(op)
+        self.assertEqual(row["errors"]["plain"]["out"], 0.0)
+        self.assertRegex(performance_main.PerformanceTest._table(), r"  0\.\d\d\d% again")
 
     def test_no_time_without_accuracy(self):
         op = dataclasses.replace(_SPEC, function=f"{__name__}:wrong")

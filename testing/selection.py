@@ -10,14 +10,28 @@ from absl import app, flags
 import ops
 
 
+def _specs() -> dict[str, str]:
+    """Op -> module of its spec. ops/scan/spec.py is of the op scan, ops/scan/bwd_spec.py of
+    scan_bwd."""
+    found = {}
+    for root in ops.__path__:  # one folder can be on sys.path twice
+        for path in glob.glob(os.path.join(root, "*", "*spec.py")):
+            folder, file = os.path.split(path)
+            name, stem = os.path.basename(folder), file.removesuffix(".py")
+            if stem == "spec" or stem.endswith("_spec"):
+                found[f"{name}_{stem}".removesuffix("_spec")] = f"ops.{name}.{stem}"
+    return found
+
+
 def available_ops() -> list[str]:
-    """Every folder of ops/ that has a spec. Nothing is imported: the device must be prepared before
-    Triton is."""
-    specs = (
-        path for root in ops.__path__ for path in glob.glob(os.path.join(root, "*", "spec.py"))
-    )
-    # One folder can be on sys.path twice.
-    return sorted({os.path.basename(os.path.dirname(path)) for path in specs})
+    """Every op with a spec in a folder of ops/. Nothing is imported: the device must be prepared
+    before Triton is."""
+    return sorted(_specs())
+
+
+def spec_module(op: str) -> str:
+    """The module that holds the SPEC of one of `available_ops`."""
+    return _specs()[op]
 
 
 def compile_folders(names: Sequence[str], architectures: Sequence[str]) -> list[str]:
@@ -25,7 +39,7 @@ def compile_folders(names: Sequence[str], architectures: Sequence[str]) -> list[
     spec; none without Bazel."""
     paths = []
     for name in names:
-        module = importlib.import_module(f"ops.{name}.spec")
+        module = importlib.import_module(spec_module(name))
         folder = os.path.dirname(module.__file__ or "")
         paths += [os.path.join(folder, f"{name}_compile_{each}") for each in architectures]
     return [path for path in paths if os.path.isdir(path)]

@@ -29,7 +29,16 @@ class Output:
     each index of the leading axes is a block of its own. The last axis is the feature axis over
     which s (accuracy policy) is taken. precision: "float16", "bfloat16", "float32" or "hf32", which
     decides u and the floors of the gates; None takes the dtype of the input named by
-    `precision_of`. exact: the output is compared bit by bit (gate G5) and by nothing else.
+    `precision_of`. exact: the output is compared bit by bit (gate G5) and by nothing else. when:
+    name of the input without which the op returns None in this place; empty means always a tensor.
+    pooled_rows: s is taken over so many rows together (along rows_axis), for an output without a
+    feature axis: else s would be little more than the element itself, and one that happens to be
+    near zero would decide. summed_rows: each row is a running sum over up to so many rows (along
+    rows_axis), so its error has the size of what cancels in the sum, and neighbours share it: s is
+    taken over groups of so many rows, and G4 counts groups. cancels: a sum over all rows, most of
+    which cancels: r itself may be off by more than the gain that G7 injects, which then is twice
+    the limit of G1 (for running sums too), and by more than a part of the sum, so that no part is
+    falsified.
     """
 
     name: str
@@ -37,6 +46,14 @@ class Output:
     precision_of: str = ""
     precision: str | None = None
     exact: bool = False
+    when: str = ""
+    pooled_rows: int = 1
+    summed_rows: int = 1
+    cancels: bool = False
+
+    def given_in(self, case: case_tables.Case) -> bool:
+        """Whether the op returns a tensor, not None."""
+        return not self.when or case.tensors[self.when] is not None
 
     def precision_in(self, case: case_tables.Case) -> str:
         if self.precision is not None:
@@ -85,13 +102,16 @@ class Baseline:
 class OpSpec:
     """One op, as the kit sees it.
 
-    function: the public function; it is called with a case's tensors and attributes as keywords and
-    returns one tensor or a tuple in the order of `outputs`. golden: the same keywords (float64
+    function: the public function; it is called with a case's tensors and attributes as keywords, or
+    with what `prepare` makes of them, and returns one tensor or a tuple in the order of `outputs`.
+    golden: the same keywords (float64
     tensors) -> float64 results, by an independent algorithm, on whatever Torch device the tensors
     are. same_precision: the same keywords (tensors in the op's dtypes) -> results in the contract's
     dtypes; the reference r of the accuracy policy, with the op's documented roundings only.
     launches / workspace_bytes: (case, device name) -> kernel launches of one call / bytes allocated
     beside the outputs. kind: "cube+vector" or "vector", for the cross-device acceptance factor.
+    prepare: a case's tensors and attributes as keywords -> the keyword arguments of one call, for
+    an op some of whose inputs follow from others; see testing/inputs.py.
     """
 
     name: str
@@ -105,6 +125,7 @@ class OpSpec:
     costs: Callable[[case_tables.Case], Costs]
     kind: str = "cube+vector"
     baselines: tuple[Baseline, ...] = ()
+    prepare: str | None = None
 
     def __post_init__(self):
         case_tables.check_table(self.cases)
@@ -116,12 +137,27 @@ class OpSpec:
                 raise ValueError(
                     f"cases: {case.name} belongs to op {case.op!r}, not to {self.name!r}"
                 )
+            for output in self.outputs:
+                if output.when and output.when not in case.tensors:
+                    raise ValueError(
+                        f"output {output.name}: when: got {output.when!r}, allowed are the tensors "
+                        f"of case {case.name}: {sorted(case.tensors)}"
+                    )
             for waiver in case.waivers:
                 if waiver.output not in names:
                     raise ValueError(
                         f"waiver of case {case.name}: output {waiver.output!r}, "
                         f"allowed are {sorted(names)}"
                     )
+
+    @property
+    def preparation(self) -> Callable[..., dict[str, Any]] | None:
+        """The function that `prepare` names."""
+        return None if self.prepare is None else resolve(self.prepare)
+
+    def outputs_in(self, case: case_tables.Case) -> list[Output]:
+        """Those that are tensors in this case."""
+        return [output for output in self.outputs if output.given_in(case)]
 
 
 def load(module: str) -> OpSpec:
@@ -132,11 +168,20 @@ def load(module: str) -> OpSpec:
     return spec
 
 
-def results(value: Any, spec: OpSpec) -> Mapping[str, Any]:
-    """The op's return value as {output name: tensor}."""
+def results(value: Any, spec: OpSpec, case: case_tables.Case) -> Mapping[str, Any]:
+    """The op's return value as {output name: tensor}, without what is None in this case."""
     values = value if isinstance(value, tuple) else (value,)
     if len(values) != len(spec.outputs):
         raise ValueError(
             f"{spec.name} returned {len(values)} values, its spec declares {len(spec.outputs)}"
         )
-    return {output.name: tensor for output, tensor in zip(spec.outputs, values, strict=True)}
+    named = {output.name: tensor for output, tensor in zip(spec.outputs, values, strict=True)}
+    for output in spec.outputs:
+        if (named[output.name] is None) == output.given_in(case):
+            got = type(named[output.name]).__name__
+            expected = "a tensor" if output.given_in(case) else "None"
+            raise ValueError(
+                f"{spec.name} returned {got} for {output.name} in case {case.name}, "
+                f"expected {expected}"
+            )
+    return {name: tensor for name, tensor in named.items() if tensor is not None}

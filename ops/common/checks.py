@@ -1,6 +1,8 @@
 """Argument checks whose errors name the argument, what it got and what is allowed."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -72,5 +74,73 @@ def check_choice(name: str, value: object, allowed: Sequence[int]) -> None:
         raise ValueError(f"{name}: got {value}, allowed: {_join(allowed, ' or ')}")
 
 
-def _join(values: Sequence[object], separator: str = ", ") -> str:
+def check_bool(name: str, value: object) -> None:
+    """Raises TypeError for anything but True and False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: got {value!r} of type {type(value).__name__}, allowed: a bool")
+
+
+def check_number(name: str, value: object) -> float:
+    """Raises TypeError for anything but an int or a float, ValueError for NaN and infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"{name}: got {value!r} of type {type(value).__name__}, allowed: an int or a float"
+        )
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: got {value}, allowed: finite numbers")
+    return float(value)
+
+
+def check_dtype_of(
+    name: str, tensor: torch.Tensor, of: str, dtype: torch.dtype, also: Sequence[torch.dtype] = ()
+) -> None:
+    """Raises TypeError unless the tensor has the dtype of the argument `of`, or one of `also`."""
+    if tensor.dtype == dtype or tensor.dtype in also:
+        return
+    others = "".join(f" or {each}" for each in also if each != dtype)
+    raise TypeError(
+        f"{name}: got dtype {tensor.dtype}, allowed: {dtype}, the dtype of {of}{others}"
+    )
+
+
+def check_options(
+    function: str, given: Mapping[str, Any], only: Mapping[str, Any], also: Sequence[str] = ()
+) -> None:
+    """For keyword arguments that a function takes so that callers may pass their defaults.
+
+    Raises:
+        TypeError: one that is not in `only`; the message names `also`, which the caller took out.
+        NotImplementedError: one with another value than there.
+    """
+    for name, value in given.items():
+        if name not in only:
+            known = _join((*also, *only))
+            raise TypeError(
+                f"{function}: got an argument {name!r}, allowed beside its own: {known}"
+            )
+        if value is not only[name]:
+            raise NotImplementedError(
+                f"{name}: got {_short(value)}, allowed: {only[name]}; {function} has no other"
+            )
+
+
+def check_no_gradients(function: str, tensors: Iterable[tuple[str, torch.Tensor | None]]) -> None:
+    """Raises NotImplementedError for a tensor that requires a gradient while gradients are on."""
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors:
+        if tensor is not None and tensor.requires_grad:
+            raise NotImplementedError(
+                f"{name}: got a tensor that requires a gradient, but {function} has no backward; "
+                "allowed: tensors after detach(), or a call under torch.no_grad()"
+            )
+
+
+def _short(value: object) -> str:
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return type(value).__name__
+
+
+def _join(values: Iterable[object], separator: str = ", ") -> str:
     return separator.join(str(value) for value in values)

@@ -91,6 +91,67 @@ class ChecksTest(parameterized.TestCase):
         message = f"n: got {got}, allowed: the int 32 or 64"
         self._assert_raises(TypeError, message, checks.check_choice, "n", value, (32, 64))
 
+    def test_bool(self):
+        for value in (True, False):
+            checks.check_bool("b", value)
+        for value, got in ((1, "1 of type int"), (None, "None of type NoneType")):
+            message = f"b: got {got}, allowed: a bool"
+            self._assert_raises(TypeError, message, checks.check_bool, "b", value)
+
+    def test_number(self):
+        for value in (0, -3, 0.5, np.float64(2)):
+            self.assertEqual(checks.check_number("x", value), value)
+            self.assertIs(type(checks.check_number("x", 3)), float)
+        for value, got in ((True, "True of type bool"), ("1", "'1' of type str")):
+            message = f"x: got {got}, allowed: an int or a float"
+            self._assert_raises(TypeError, message, checks.check_number, "x", value)
+        for value in (float("nan"), float("inf")):
+            message = f"x: got {value}, allowed: finite numbers"
+            self._assert_raises(ValueError, message, checks.check_number, "x", value)
+
+    def test_dtype_of(self):
+        x = torch.zeros(2)
+        half = torch.float16
+        checks.check_dtype_of("x", x, "q", torch.float32)
+        checks.check_dtype_of("x", x, "q", half, (torch.float32,))
+        message = "x: got dtype torch.float32, allowed: torch.float16, the dtype of q"
+        self._assert_raises(TypeError, message, checks.check_dtype_of, "x", x, "q", half)
+        also = (half, torch.bfloat16)
+        message += " or torch.bfloat16"
+        self._assert_raises(TypeError, message, checks.check_dtype_of, "x", x, "q", half, also)
+
+    def test_options(self):
+        only = {"graph": False, "context": None}
+        checks.check_options("f", {}, only)
+        checks.check_options("f", {"graph": False, "context": None}, only)
+        message = "f: got an argument 'grph', allowed beside its own: graph, context"
+        self._assert_raises(TypeError, message, checks.check_options, "f", {"grph": False}, only)
+        message = "f: got an argument 'w', allowed beside its own: kept, graph, context"
+        options = ("f", {"w": 1}, only, ("kept",))
+        self._assert_raises(TypeError, message, checks.check_options, *options)
+        for name, value, got, default in (
+            ("graph", True, "True", "False"),
+            ("graph", 0, "0", "False"),
+            ("context", torch.zeros(2), "Tensor", "None"),
+        ):
+            message = f"{name}: got {got}, allowed: {default}; f has no other"
+            self._assert_raises(
+                NotImplementedError, message, checks.check_options, "f", {name: value}, only
+            )
+
+    def test_no_gradients(self):
+        x = torch.zeros(2)
+        wanted = torch.zeros(2, requires_grad=True)
+        checks.check_no_gradients("f", [("x", x), ("y", None)])
+        with torch.no_grad():
+            checks.check_no_gradients("f", [("x", wanted)])
+        message = (
+            "y: got a tensor that requires a gradient, but f has no backward; "
+            "allowed: tensors after detach(), or a call under torch.no_grad()"
+        )
+        tensors = [("x", x), ("y", wanted)]
+        self._assert_raises(NotImplementedError, message, checks.check_no_gradients, "f", tensors)
+
 
 if __name__ == "__main__":
     absltest.main()

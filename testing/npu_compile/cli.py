@@ -81,7 +81,8 @@ def _planners() -> "list[planning.Planner]":
     constants = _literals("constants", _CONSTANTS.value)
     options = _literals("options", _OPTIONS.value)
     ops = [
-        spec.load(f"ops.{name}.spec") for name in selection.chosen(_OPS, selection.available_ops())
+        spec.load(selection.spec_module(name))
+        for name in selection.chosen(_OPS, selection.available_ops())
     ]
     cases = selection.chosen(_CASES, [case.name for op in ops for case in op.cases])
 

@@ -156,7 +156,7 @@ class Planner:
         with launch.record() as launches:
             try:
                 with _chip(self.architecture, chip):
-                    spec.resolve(op.function)(**inputs.meta(case))
+                    spec.resolve(op.function)(**inputs.meta(case, op.preparation))
                 for item in launches:
                     call.launches.append(self._add(of_launch(item), item.kernel, chip))
             except Exception as error:  # whatever an op may raise is its verdict
@@ -185,11 +185,12 @@ def plan(
     case_names: Sequence[str] | None = None,
     kernels: Sequence[Kernel] = (),
 ) -> Planner:
-    """Plans the op's cases (all, or those named) and the kernels, on the chosen chips."""
+    """Plans the op's cases (those for Ascend, or those named) and the kernels, on the chosen
+    chips."""
     planner = Planner(architecture)
     for chip in chosen:
         if op:
-            for case in op.cases:
+            for case in cases.for_ascend(op.cases) if case_names is None else op.cases:
                 if case_names is None or case.name in case_names:
                     planner.add_case(op, case, chip)
         for kernel in kernels:

@@ -1,5 +1,7 @@
 """From an op's cases to specialisations: exactly what production would compile, each once."""
 
+import dataclasses
+
 import torch
 from absl.testing import absltest, parameterized
 
@@ -119,6 +121,13 @@ class CasesTest(absltest.TestCase):
         self.assertRegex(call.failure.message, r"ValueError: grid of add: got \(65536,\)")
         self.assertIn(rules.RULES["grid"], call.failure.message)
         self.assertEmpty(planner.units)
+
+    def test_of_a_table_with_cases_for_ascend_only_those_are_planned(self):
+        case = _case("a", (4, 64))
+        tagged = dataclasses.replace(_case("b", (4, 32)), tags=frozenset({"full", "npu"}))
+        self.assertEqual([call.case for call in _plan(case, tagged).calls], ["b"])
+        named = planning.plan(_ARCH32, ["Ascend910B1"], _spec(case, tagged), ["a"])
+        self.assertEqual([call.case for call in named.calls], ["a"])
 
     def test_chips_of_one_specialisation(self):
         planner = _plan(_case("a", (4, 64)), chosen=_ARCH32.chips)

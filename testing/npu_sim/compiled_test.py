@@ -119,7 +119,7 @@ class SameVariantTest(parameterized.TestCase):
         for case in small:
             planned = planning.plan(architecture, [chip], op, [case.name]).calls[0]
             keys = []
-            given = inputs.Inputs(case, "cpu").arguments
+            given = inputs.Inputs(case, "cpu", op.preparation).arguments
 
             def note(item, keys=keys):
                 keys.append(planning.of_launch(item).key)

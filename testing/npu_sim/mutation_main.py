@@ -75,8 +75,8 @@ class MutationTest(absltest.TestCase):
         self._modules = device.modules
         op = spec.load(_SPEC.value)
         case = next(case for case in op.cases if case.name == _CASE.value)
-        self._op, self._function = op, spec.resolve(op.function)
-        self._arguments = inputs.Inputs(case, device.torch_device).arguments
+        self._op, self._case, self._function = op, case, spec.resolve(op.function)
+        self._arguments = inputs.Inputs(case, device.torch_device, op.preparation).arguments
         with launch.record() as launches:
             self._expected = self._call(self._executor(self._modules))
         self.assertNotEmpty(launches)
@@ -85,7 +85,8 @@ class MutationTest(absltest.TestCase):
     def _call(self, executor: Any) -> list[torch.Tensor]:
         # One program does all tasks, so that what one leaves behind meets the next.
         with executor.calling(), backend.limit_programs(1):
-            return list(spec.results(self._function(**self._arguments), self._op).values())
+            results = self._function(**self._arguments)
+            return list(spec.results(results, self._op, self._case).values())
 
     def _noticed(self, specialised: Specialisation, module: ir.Module) -> set[str]:
         """By what the module is noticed to be wrong."""

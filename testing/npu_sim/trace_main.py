@@ -144,7 +144,7 @@ def _run_cases() -> "list[variants.Run]":
     names = selection.chosen(_OP, selection.available_ops())
     if len(names) != 1:
         raise app.UsageError(f"--op: got {', '.join(names)}; valid is one op at a time")
-    op = spec.load(f"ops.{names[0]}.spec")
+    op = spec.load(selection.spec_module(names[0]))
     cases = [case.name for case in op.cases]
     if not _CASE.value:
         raise app.UsageError(f"--case: got nothing; valid are {', '.join(cases)}")

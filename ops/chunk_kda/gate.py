@@ -1,0 +1,112 @@
+"""The gate that chunk_kda computes itself: its value, its cumulative sum, its gradient.
+
+With y = g_org + dt_bias and rate = exp(A_log), the natural logarithm of a step's decay is
+
+    SOFTPLUS: -rate softplus(y)          BOUNDED: lower_bound sigmoid(rate y)
+"""
+
+import triton
+import triton.language as tl
+
+from ops.chunk_kda.tile import dense_or_packed_chunk, load_tile, store_tile, sum_to_row
+
+# As in problem.py, where they have names.
+SOFTPLUS = tl.constexpr(1)
+BOUNDED = tl.constexpr(2)
+
+INV_LN2 = tl.constexpr(1.4426950408889634)
+# exp(A_log) is inf from A_log = 88.7 on, and inf * 0 is NaN. This rate saturates a sigmoid as well.
+MAX_RATE = tl.constexpr(1e37)
+
+
+@triton.jit
+def softplus(y):
+    # log1p(u) as log(w) u / (w - 1), w = 1 + u rounded: exact to a few ulp for any u.
+    u = tl.exp(-tl.abs(y))
+    w = 1.0 + u
+    small = w == 1.0
+    log1p = tl.where(small, u, tl.log(w) * (u / tl.where(small, 1.0, w - 1.0)))
+    return tl.maximum(y, 0.0) + log1p
+
+
+@triton.jit
+def gate_rate(a_log_ptr, hv, HAS_A_LOG: tl.constexpr):
+    if HAS_A_LOG:
+        return tl.minimum(tl.exp(tl.load(a_log_ptr + hv)), MAX_RATE)
+    else:
+        return 1.0
+
+
+@triton.jit
+def load_gate_input(
+    base, dt_bias_ptr, hv, rows, lane_t, lane_k, K, STRIDE_T: tl.constexpr, HAS_BIAS: tl.constexpr
+):
+    """y, [C, BLOCK_K] fp32."""
+    y = load_tile(base, rows, lane_t, lane_k, K, STRIDE_T).to(tl.float32)
+    if HAS_BIAS:
+        y += tl.load(dt_bias_ptr + hv * K + lane_k, mask=lane_k < K, other=0.0)[None, :]
+    return y
+
+
+@triton.jit
+def gate_gradient(dg, y, rate, lower_bound, GATE: tl.constexpr):
+    """From the gradient of the gate: those of y, and of A_log element by element."""
+    if GATE == SOFTPLUS:
+        u = tl.exp(-tl.abs(y))
+        sigmoid = tl.where(y >= 0.0, 1.0, u) / (1.0 + u)
+        return -rate * sigmoid * dg, dg * (-rate * softplus(y))
+    else:
+        u = tl.exp(-tl.abs(rate * y))
+        dy = dg * lower_bound * (rate * (u / ((1.0 + u) * (1.0 + u))))
+        return dy, dy * y
+
+
+@triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks"])
+def cumulative_gate(
+    g_org_ptr,
+    A_log_ptr,
+    dt_bias_ptr,
+    cu_seqlens_ptr,
+    chunk_indices_ptr,
+    g_ptr,
+    lower_bound,
+    T,
+    num_chunks,
+    num_tasks,
+    g_org_stride_b,
+    g_org_stride_h,
+    HV: tl.constexpr,
+    K: tl.constexpr,
+    C: tl.constexpr,
+    G_ORG_STRIDE_T: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GATE: tl.constexpr,
+    HAS_A_LOG: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    PACKED: tl.constexpr,
+    SPLIT_SUMS: tl.constexpr,
+):
+    """G, the sum of the gate from the chunk's first token on, in base-2 units, fp32
+    [B, T, HV, K]. Task: (chunk, value head, K tile)."""
+    K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    lane_t = tl.arange(0, C)
+    lane_c = tl.arange(0, C)
+    for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
+        hv64 = tl.cast((task // K_TILES) % HV, tl.int64)
+        lane_k = (task % K_TILES) * BLOCK_K + tl.arange(0, BLOCK_K)
+        b, first, rows = dense_or_packed_chunk(
+            task // (K_TILES * HV), cu_seqlens_ptr, chunk_indices_ptr, T, num_chunks, C, PACKED
+        )
+        base = g_org_ptr + b * g_org_stride_b + hv64 * g_org_stride_h + first * G_ORG_STRIDE_T
+        rate = gate_rate(A_log_ptr, hv64, HAS_A_LOG)
+        y = load_gate_input(
+            base, dt_bias_ptr, hv64, rows, lane_t, lane_k, K, G_ORG_STRIDE_T, HAS_BIAS
+        )
+        if GATE == SOFTPLUS:
+            g = -rate * softplus(y)
+        else:
+            u = tl.exp(-tl.abs(rate * y))
+            g = lower_bound * (tl.where(y >= 0.0, 1.0, u) / (1.0 + u))
+        g = sum_to_row(g * INV_LN2, rows, lane_t, lane_c, SPLIT_SUMS)
+        row = (b * T + first) * HV + hv64
+        store_tile(g_ptr + row * K, g, rows, lane_t, lane_k, K, HV * K)

@@ -1,0 +1,355 @@
+"""Which kernels a call launches, with which tiles, grids, constants and workspace. Plain Python: no
+torch, no triton."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from ops.chunk_kda import problem as problem_lib
+
+# Names of ops.common.backend, repeated here because that module imports torch and triton; plan_test
+# compares them.
+CPU_REFERENCE = "cpu-reference"
+CUDA = "cuda"
+
+# Names of the kernels, as launches report them.
+GATE = "cumulative_gate"
+PREPARE = "prepare"
+FORWARD = "forward_scan"
+REVERSE = "reverse_scan"
+SCORES = "scores"
+FINALIZE = "finalize"
+
+# As in gate.py; 0 where G is given.
+_GATES = {problem_lib.GIVEN: 0, problem_lib.SOFTPLUS: 1, problem_lib.BOUNDED: 2}
+_ITEMSIZE = {problem_lib.FLOAT16: 2, problem_lib.BFLOAT16: 2, problem_lib.FLOAT32: 4}
+
+# 64 columns beside a chunk of 64 tokens. With 32 Triton 3.6 miscompiles some products of Hopper's
+# wgmma: finalize was off by 2000 %, the scans right only while their loads are pipelined.
+_BLOCK = 64
+_MAX_TASKS = 2**31 - 2**16  # task counters are int32 and step by up to 2^16
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelPlan:
+    """One kernel launch.
+
+    Attributes:
+        kernel: one of the names above.
+        programs: size of the one-dimensional persistent grid.
+        num_tasks: pieces of work; program p does p, p + programs, p + 2 programs, ...
+        constants: the kernel's tl.constexpr arguments.
+        options: compiler options.
+    """
+
+    kernel: str
+    programs: int
+    num_tasks: int
+    constants: Mapping[str, int | bool | str]
+    options: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """A tensor that kernels write.
+
+    Attributes:
+        shape: its sizes.
+        stored: the dtype that kernels store.
+        dtype: the dtype of the result, which torch converts to; stored where it is None.
+        first, last: positions in Plan.kernels of the first and the last launch that use it.
+    """
+
+    shape: tuple[int, ...]
+    stored: str
+    dtype: str | None
+    first: int
+    last: int
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * _ITEMSIZE[self.stored]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a call is computed.
+
+    Attributes:
+        kernels: what is launched, in this order.
+        workspace: tensors between kernels, and sums that torch finishes, by name.
+        outputs: results that kernels write, by name.
+    """
+
+    kernels: tuple[KernelPlan, ...]
+    workspace: Mapping[str, Buffer]
+    outputs: Mapping[str, Buffer]
+
+    def explain(self) -> str:
+        """The plan in words, a line for each launch and one for the workspace."""
+        lines = []
+        for each in self.kernels:
+            tiles = {
+                name.removeprefix("BLOCK_").lower(): value
+                for name, value in each.constants.items()
+                if name.startswith("BLOCK")
+            }
+            lines.append(
+                f"{each.kernel}: {each.num_tasks} tasks on {each.programs} programs, "
+                f"tiles {tiles}" + (f", options {dict(each.options)}" if each.options else "")
+            )
+        held = ", ".join(f"{name} {buffer.bytes}" for name, buffer in self.workspace.items())
+        lines.append(f"workspace in bytes: {held}")
+        return "\n".join(lines)
+
+    def workspace_bytes(self, peak: bool) -> int:
+        """Device bytes beside the outputs: of what is held at the same time, or (peak=False) of all
+        that is allocated."""
+        converted = [b for b in self.outputs.values() if b.dtype not in (None, b.stored)]
+        if not peak:
+            return sum(b.bytes for b in (*self.workspace.values(), *converted))
+        most = 0
+        for i in range(len(self.kernels)):
+            held = sum(b.bytes for b in self.workspace.values() if b.first <= i <= b.last)
+            # Outputs that are allocated later leave room.
+            held -= sum(b.bytes for b in self.outputs.values() if b.first > i)
+            most = max(most, held)
+        return most + sum(b.bytes for b in converted)
+
+
+def make_plan(
+    problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None = None
+) -> Plan:
+    """Plans the launches of chunk_kda_bwd for a problem that is not empty.
+
+    Args:
+        problem: the checked call.
+        backend: name of the backend, see ops.common.backend.
+        cores: programs that a persistent grid should have there.
+        max_programs: the most that a grid may have; it changes no result's bits. Default: cores.
+
+    Raises:
+        NotImplementedError: no kernels are written for this backend.
+        ValueError: more pieces of work than kernels can count.
+    """
+    p = problem
+    maker = _Maker(problem, backend, cores, max_programs)
+    gate = {
+        "GATE": _GATES[p.gate],
+        "HAS_A_LOG": p.has_A_log,
+        "HAS_BIAS": p.has_dt_bias,
+        "G_ORG_STRIDE_T": p.strides.g_org[1],
+    }
+    kernels = []
+    if p.computes_gate:
+        kernels.append(maker.cumulative_gate(gate))
+    prepare = len(kernels)
+    kernels.append(maker.prepare())
+    if p.recompute:
+        kernels.append(maker.scan(FORWARD, {"HAS_H0": p.has_initial_state}))
+    reverse = len(kernels)
+    flags = {"HAS_DHT": p.has_dht, "HAS_DH0": p.has_initial_state}
+    kernels.append(maker.scan(REVERSE, flags | {"DO_STRIDE_T": p.strides.do[1]}))
+    scores = len(kernels)
+    kernels.append(maker.scores(general=False))
+    finalize = len(kernels)
+    kernels.append(maker.finalize(p.C.bit_length() - 1, p.group, gate))
+
+    rows = (p.B, p.T, p.HV)
+    states = (p.chunks, p.HV, p.K, p.V)
+    stored, fp32 = maker.stored, problem_lib.FLOAT32
+
+    def inner(shape: tuple[int, ...], dtype: str, first: int, last: int) -> Buffer:
+        return Buffer(shape, dtype, None, first, last)
+
+    workspace = {}
+    if p.computes_gate:
+        workspace["g"] = inner((*rows, p.K), fp32, 0, finalize)
+    for name in ("w", "qg", "kg"):
+        workspace[name] = inner((*rows, p.K), stored, prepare, reverse)
+    if p.recompute:
+        workspace["v_new"] = inner((*rows, p.V), stored, prepare, finalize)
+        workspace["h"] = inner(states, stored, prepare, finalize)
+    workspace["y"] = inner((*rows, p.V), stored, prepare, finalize)
+    workspace["dh"] = inner(states, stored, prepare, finalize)
+    for name in ("daqk", "dakk"):
+        workspace[name] = inner((*rows, p.C), stored, scores, finalize)
+    workspace["on"] = inner(rows, fp32, scores, finalize)
+    workspace["dbeta"] = inner((1 + maker.k_tiles, *rows), fp32, scores, finalize)
+    if p.has_A_log:
+        workspace["dA_log"] = inner((p.chunks * maker.k_tiles, p.HV), fp32, scores, finalize)
+    if p.has_dt_bias:
+        workspace["ddt_bias"] = inner((p.chunks, p.HV * p.K), fp32, scores, finalize)
+
+    of_key = (p.B, p.T, p.H, p.K)
+    of_gate = fp32 if p.gate == problem_lib.GIVEN else p.g_org_dtype
+    outputs = {
+        "dq": Buffer(of_key, stored, p.dtype, scores, finalize),
+        "dk": Buffer(of_key, stored, p.dtype, scores, finalize),
+        "dv_out": Buffer((*rows, p.V), stored, p.dtype, scores, finalize),
+        "dg": Buffer((*rows, p.K), maker.stored_as(of_gate), of_gate, scores, finalize),
+    }
+    if p.has_initial_state:
+        outputs["dh0"] = Buffer((p.N, p.HV, p.K, p.V), fp32, fp32, prepare, finalize)
+    return Plan(tuple(kernels), workspace, outputs)
+
+
+def make_wy_plan(
+    problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None = None
+) -> Plan:
+    """The same for chunk_kda_bwd_wy_dqkg_fused."""
+    p = problem
+    maker = _Maker(problem, backend, cores, max_programs)
+    given = {"GATE": 0, "HAS_A_LOG": False, "HAS_BIAS": False, "G_ORG_STRIDE_T": 0}
+    kernels = (maker.scores(general=True), maker.finalize(0, 1, given))
+    rows, fp32 = (p.B, p.T, p.HV), problem_lib.FLOAT32
+    workspace = {
+        "y": Buffer((*rows, p.V), maker.stored, None, 0, 1),
+        "dbeta": Buffer((1 + maker.k_tiles, *rows), fp32, None, 0, 1),
+    }
+    outputs = {name: Buffer((*rows, p.K), fp32, fp32, 0, 1) for name in ("dq", "dk", "dg")}
+    outputs["dv_out"] = Buffer((*rows, p.V), maker.stored, p.dtype, 0, 1)
+    outputs["dakk"] = Buffer((*rows, p.C), fp32, fp32, 0, 1)
+    return Plan(kernels, workspace, outputs)
+
+
+def launch_count(problem: problem_lib.Problem, backend: str, cores: int) -> int:
+    """Of a call of chunk_kda_bwd."""
+    return len(make_plan(problem, backend, cores).kernels)
+
+
+def wy_launch_count(problem: problem_lib.Problem, backend: str, cores: int) -> int:
+    """Of a call of chunk_kda_bwd_wy_dqkg_fused."""
+    return len(make_wy_plan(problem, backend, cores).kernels)
+
+
+def workspace_bytes(problem: problem_lib.Problem, backend: str, cores: int) -> int:
+    """Device bytes that a call of chunk_kda_bwd needs beside its results: at the peak; on
+    cpu-reference in all, which is what is measured there."""
+    return _workspace_bytes(problem, backend, make_plan(problem, backend, cores))
+
+
+def wy_workspace_bytes(problem: problem_lib.Problem, backend: str, cores: int) -> int:
+    """The same for chunk_kda_bwd_wy_dqkg_fused."""
+    return _workspace_bytes(problem, backend, make_wy_plan(problem, backend, cores))
+
+
+def _workspace_bytes(problem: problem_lib.Problem, backend: str, plan: Plan) -> int:
+    tables = 4 * (2 * (problem.N + 1) + 2 * problem.NT) if problem.packed else 0
+    return tables + plan.workspace_bytes(peak=backend != CPU_REFERENCE)
+
+
+class _Maker:
+    """Kernel plans of a problem on a backend."""
+
+    def __init__(
+        self, problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None
+    ):
+        if backend not in (CPU_REFERENCE, CUDA):
+            raise NotImplementedError(
+                f"chunk_kda: no kernels for {backend!r}; implemented are {CPU_REFERENCE} and {CUDA}"
+            )
+        self._problem = problem
+        self._gpu = backend == CUDA
+        self._limit = cores if max_programs is None else min(cores, max_programs)
+        # Triton's interpreter multiplies bf16 matrices as if they were integers and truncates where
+        # it should round to bf16 (triton 3.2). There, and only there, bf16 operands and what is
+        # stored stay in fp32: that device judges the algorithm, not bf16.
+        self._fp32_dots = backend == CPU_REFERENCE and problem.dtype == problem_lib.BFLOAT16
+        self._interpreter = backend == CPU_REFERENCE
+        self.stored = self.stored_as(problem.dtype)
+        self.k_tiles = _ceil_div(problem.K, _BLOCK)
+
+    def stored_as(self, dtype: str) -> str:
+        """The dtype that kernels store where the contract has `dtype`."""
+        if self._interpreter and dtype == problem_lib.BFLOAT16:
+            return problem_lib.FLOAT32
+        return dtype
+
+    def cumulative_gate(self, gate: Mapping[str, int | bool]) -> KernelPlan:
+        p = self._problem
+        constants = {"BLOCK_K": _BLOCK, "SPLIT_SUMS": self._gpu}
+        return self._kernel(GATE, p.chunks * p.HV * self.k_tiles, gate | constants, 4)
+
+    def prepare(self) -> KernelPlan:
+        p = self._problem
+        constants = {"BLOCK_K": _BLOCK, "BLOCK_V": _BLOCK, "HAS_U": p.recompute}
+        return self._kernel(PREPARE, p.chunks * p.HV, constants, 4)
+
+    def scan(self, name: str, constants: Mapping[str, int | bool]) -> KernelPlan:
+        p = self._problem
+        block_v, stages = self._scan_tiles()
+        count = p.N * p.HV * _ceil_div(p.V, block_v)
+        tiles = {"BLOCK_K": max(_BLOCK, _next_power_of_two(p.K)), "BLOCK_V": block_v}
+        return self._kernel(name, count, {**constants, **tiles, "STAGES": stages}, 4)
+
+    def _scan_tiles(self) -> tuple[int, int]:
+        """Columns of the state, and chunks whose loads are under way.
+
+        A chunk waits for the one before it, so that more programs with fewer columns are faster:
+        0.14 ms with 32 columns and 3 stages, 0.21 with 16, 0.30 with 64 (H200, T 8192, 32 heads,
+        K = V = 128). The stages' tiles have to fit 227 KiB of shared memory.
+        """
+        p = self._problem
+        if p.dtype == problem_lib.FLOAT32:
+            return _BLOCK, 1
+        return 32, 3 if p.K <= 128 else 2
+
+    def scores(self, general: bool) -> KernelPlan:
+        p = self._problem
+        constants = {"BLOCK_K": _BLOCK, "BLOCK_V": _BLOCK, "GENERAL": general}
+        return self._kernel(SCORES, p.chunks * p.HV, constants, 4)
+
+    def finalize(self, levels: int, members: int, gate: Mapping[str, int | bool]) -> KernelPlan:
+        p = self._problem
+        constants = {
+            **gate,
+            "BLOCK_K": _BLOCK,
+            "BLOCK_V": _BLOCK,
+            "LEVELS": levels,
+            "MEMBERS": members,
+            "SPLIT_SUMS": self._gpu,
+        }
+        # 8 warps: with 4 the fp32 tiles spill (3.3 ms instead of 1.2), 16 are slower too (1.7).
+        return self._kernel(FINALIZE, p.chunks * p.HV // members * self.k_tiles, constants, 8)
+
+    def _kernel(
+        self, name: str, count: int, constants: Mapping[str, int | bool], warps: int
+    ) -> KernelPlan:
+        if count > _MAX_TASKS:
+            raise ValueError(
+                f"pieces of work of {name}: got {count}, allowed: up to {_MAX_TASKS}; their number "
+                "grows with B * T * HV"
+            )
+        p, s = self._problem, self._problem.strides
+        fp32 = p.dtype == problem_lib.FLOAT32
+        shared = {
+            "HV": p.HV,
+            "GROUP": p.group,
+            "K": p.K,
+            "V": p.V,
+            "C": p.C,
+            "Q_STRIDE_T": s.q[1],
+            "K_STRIDE_T": s.k[1],
+            "V_STRIDE_T": s.v[1],
+            "G_STRIDE_T": p.HV * p.K if p.computes_gate else s.g[1],
+            "AQK_STRIDE_T": s.Aqk[1],
+            "AKK_STRIDE_T": s.Akk[1],
+            "DO_STRIDE_T": s.do[1],
+            "V_NEW_STRIDE_T": p.HV * p.V if p.recompute else s.v_new[1],
+            "DV_STRIDE_T": s.dv[1] or p.HV * p.V,
+            "PACKED": p.packed,
+            "FP32_DOTS": self._fp32_dots,
+            # Matrix units round fp32 operands to 11 bits; three products of split ones keep 22.
+            "TF32X3": self._gpu and fp32,
+        }
+        options = {"num_warps": warps, "num_stages": 1} if self._gpu else {}
+        return KernelPlan(name, min(count, self._limit), count, {**shared, **constants}, options)
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _next_power_of_two(value: int) -> int:
+    return 1 << (value - 1).bit_length()

@@ -1,0 +1,75 @@
+"""The public Triton kernels of Kimi Delta Attention's backward (package fla-core), as baselines of
+chunk_kda_bwd and chunk_kda_bwd_wy_dqkg_fused.
+
+For tests only; nothing in ops/ imports it. The functions have the keyword arguments of ours. Theirs
+return dq and dk in fp32 and leave rows behind the last packed sequence unwritten.
+"""
+
+import functools
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+DISTRIBUTION = "fla-core"
+VERSION = "0.6.0"
+_MODULE = "fla.ops.kda.chunk_bwd"
+
+
+def chunk_kda_bwd(**arguments: Any) -> tuple[Any, ...]:
+    return _module().chunk_kda_bwd(**arguments)
+
+
+def chunk_kda_bwd_wy_dqkg_fused(**arguments: Any) -> tuple[Any, ...]:
+    return _module().chunk_kda_bwd_wy_dqkg_fused(**arguments)
+
+
+def tune_bwd(**arguments: Any) -> str:
+    """Chooses the fastest of the package's own configurations of each kernel for these very
+    arguments; returns them, in words."""
+    return _tune(chunk_kda_bwd, arguments)
+
+
+def tune_wy(**arguments: Any) -> str:
+    """The same for the one kernel of chunk_kda_bwd_wy_dqkg_fused."""
+    return _tune(chunk_kda_bwd_wy_dqkg_fused, arguments)
+
+
+def _tune(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
+    _module()
+    # They remember a choice by head sizes and would use it for every B, T and H.
+    for _, tuner in _tuners():
+        tuner.cache.clear()
+    function(**arguments)
+    chosen = [f"{name}: {tuner.best_config}" for name, tuner in _tuners() if tuner.cache]
+    return "; ".join(chosen)
+
+
+def _tuners() -> Iterator[tuple[str, Any]]:
+    """Every autotuner of the package, by its kernel's name. A kernel may be wrapped in others and
+    be known to several modules."""
+    seen: set[int] = set()
+    for module_name in sorted(name for name in sys.modules if name.startswith("fla.")):
+        for name, value in sorted(vars(sys.modules[module_name]).items()):
+            while value is not None:
+                if hasattr(value, "configs") and isinstance(getattr(value, "cache", None), dict):
+                    if id(value) not in seen:
+                        seen.add(id(value))
+                        yield name, value
+                    break
+                value = getattr(value, "fn", None)
+
+
+@functools.cache
+def _module() -> Any:
+    try:
+        found = importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        found = "none"
+    if found != VERSION:
+        raise ImportError(
+            f"{DISTRIBUTION}: got version {found}, expected {VERSION}; "
+            "third_party/baselines_x86_64.txt says how to install it"
+        )
+    return importlib.import_module(_MODULE)

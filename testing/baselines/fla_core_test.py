@@ -1,0 +1,70 @@
+"""Tests of what can be tested without the package and a GPU."""
+
+import importlib.metadata
+import sys
+import types
+from unittest import mock
+
+from absl.testing import absltest
+
+from testing.baselines import fla_core
+
+
+class _Tuner:
+    """As Triton's autotuner: chooses once per key."""
+
+    def __init__(self, fn):
+        self.fn = fn
+        self.configs = ["slow", "fast"]
+        self.cache = {}
+
+    def run(self, key):
+        self.cache[key] = self.best_config = "fast"
+
+
+class _Heuristics:
+    def __init__(self, fn):
+        self.fn = fn
+
+
+class FlaCoreTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        fla_core._module.cache_clear()
+
+    def test_a_missing_or_other_version_is_refused(self):
+        for found in ("0.5.1", None):
+            with mock.patch.object(importlib.metadata, "version") as version:
+                version.return_value = found
+                if found is None:
+                    version.side_effect = importlib.metadata.PackageNotFoundError
+                for function in (fla_core.chunk_kda_bwd, fla_core.tune_wy):
+                    with self.assertRaisesRegex(ImportError, "expected 0.6.0; third_party/base"):
+                        function()
+
+    def test_tuning_forgets_what_other_arguments_chose(self):
+        used, unused = _Tuner(lambda: None), _Tuner(lambda: None)
+        kernels = types.ModuleType("fla.kernels")
+        kernels.scan, kernels.other, kernels.number = _Heuristics(used), unused, 3
+        module = types.ModuleType("fla.ops.kda.chunk_bwd")
+        module.scan = kernels.scan  # imported from there
+
+        def run(x):
+            self.assertEmpty(used.cache)
+            used.run(x)
+            return (x,)
+
+        module.chunk_kda_bwd = run
+        used.run("before")
+        unused.run("before")
+        loaded = {"fla.kernels": kernels, module.__name__: module}
+        with (
+            mock.patch.dict(sys.modules, loaded),
+            mock.patch.object(importlib.metadata, "version", return_value="0.6.0"),
+        ):
+            self.assertEqual(fla_core.tune_bwd(x=1), "scan: fast")
+            self.assertEqual(fla_core.chunk_kda_bwd.__name__, "chunk_kda_bwd")
+
+
+if __name__ == "__main__":
+    absltest.main()
