@@ -44,21 +44,18 @@ then --public=/tmp/public"""
 
 # Changes of no meaning where the frontend stops, so that the table says more than that the package
 # asks for a newer Triton: (file, text, replacement, how often).
+_STATES = "fla/ops/common/chunk_delta_h.py"
 _EDITS = (
     # triton-ascend 3.2.0: 'NotImplementedType' object has no attribute 'type'.
     ("fla/ops/kda/chunk_intra.py", "(tl.cdiv(K, BK) * NC)", "(((K + BK - 1) // BK) * NC)", 1),
     # A name that is set again inside a loop, to the same value, is carried through it, and an
     # address that depends on a carried tensor crashes triton-adapter-opt.
-    (
-        "fla/ops/common/chunk_delta_h.py",
-        "if USE_GK:\n            o_k1 = tl.arange(0, 64)\n",
-        "if USE_GK:\n",
-        2,
-    ),
+    (_STATES, "if USE_GK:\n            o_k1 = tl.arange(0, 64)\n", "if USE_GK:\n", 2),
+    *((_STATES, f"{' ' * 16}o_k{1 + n} = {64 * n} + o_k1\n", "", 1) for n in (1, 2, 3)),
 )
 
 GPU = "fla, GPU kernels"
-EDITED = "fla, GPU kernels, 2 edits"
+EDITED = "fla, GPU kernels, edited"
 ASCEND = "fla, triton_ascend"
 OURS = "this op"
 
@@ -76,9 +73,9 @@ NOTES = f"""One call of chunk_kda_bwd. Columns: testing/npu_compile/README.md; `
   triton-ascend 3.2.0 gives up; the package asks for Triton 3.3, on NPUs for triton-ascend 3.6.0.
 - Operations of PyTorch are those that the host code makes between its kernels, by their kind:
   a transpose is a copy with another order of elements.
-- MB are an estimate: each tensor that a launch or an operation gets counts once and whole, whether
-  it is read, written or both. Caches, loads repeated by several programs and workspaces of the
-  compiler are not in it.
+- MB are an estimate, also of what does not compile: each tensor that a launch or an operation gets
+  counts once and whole, whether it is read, written or both. Not in it: caches, loads that several
+  programs repeat, the compiler's workspaces.
 - *: of the kernels that compile, each counted once per call; static counts.
 - A kernel of more than {side_by_side.MAX_PROGRAMS} programs compiles, but Ascend's runtime refuses
   to launch it.

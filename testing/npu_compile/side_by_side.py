@@ -178,8 +178,10 @@ def _figures(call: Call, chosen: Sequence[Row]) -> dict[str, str]:
     in_kernels = sum(row.launches * row.bytes for row in chosen)
     beside = sum(operation.bytes for operation in call.operations)
     shares = [m.ub_share for m in ok]
+    launches = sum(row.launches for row in chosen)
     values: dict[str, Any] = {
-        "kernel launches": sum(row.launches for row in chosen),
+        "launches of any kind": launches + len(call.operations),
+        "kernel launches": launches,
         "of these that compile": sum(row.launches for row in chosen if row.compiled),
         f"of these with more than {MAX_PROGRAMS} programs": sum(
             row.launches for row in chosen if row.programs > MAX_PROGRAMS

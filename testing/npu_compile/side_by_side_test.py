@@ -102,6 +102,7 @@ class SideBySideTest(absltest.TestCase):
         self.assertEqual(table[0], ["", "ours", "theirs"])
         found = {line[0]: line[2] for line in table[1:]}
         self.assertEqual({line[1] for line in table[1:]}, {"-"})
+        self.assertEqual(found["launches of any kind"], "6")
         self.assertEqual(found["kernel launches"], "5")
         self.assertEqual(found["of these that compile"], "3")
         self.assertEqual(found["of these with more than 65535 programs"], "1")
