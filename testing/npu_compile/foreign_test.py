@@ -1,6 +1,7 @@
 """What a foreign package's launches become."""
 
 import types
+from unittest import mock
 
 import torch
 import triton
@@ -10,7 +11,8 @@ from triton.runtime.jit import JITFunction
 
 from ops.common import backend, launch
 from testing import main
-from testing.npu_compile import foreign
+from testing.npu_compile import chips, foreign, planning
+from testing.npu_compile.specialisation import Specialisation, Unit
 
 
 @triton.jit
@@ -88,6 +90,29 @@ class RecordedTest(absltest.TestCase):
         with self.assertRaisesRegex(ValueError, "host"), foreign.recorded():
             raise ValueError("host")
         self.assertIs(JITFunction.run, before)
+
+
+class CompilePlannedTest(absltest.TestCase):
+    def test_the_same_source_is_compiled_once(self):
+        compiled = []
+
+        def compile_unit(unit, *_):
+            compiled.append(unit.specialisation.kernel)
+            return unit.specialisation.key
+
+        self.enter_context(mock.patch.object(foreign.frontend, "lower"))
+        self.enter_context(mock.patch.object(foreign.compiling, "compile_unit", compile_unit))
+        known: dict = {}
+        found = []
+        for source in ("a", "b", "a"):
+            planner = planning.Planner(chips.ARCHITECTURES["arch32"])
+            made_of = Specialisation("k", "m", {}, {}, (), {})
+            planner.units[made_of.key] = Unit(made_of, [])
+            planner.kernels[made_of.key] = types.SimpleNamespace(cache_key=source)
+            result = foreign.compile_planned(planner, "chip", "/", 1.0, known=known)
+            found.append(result == {made_of.key: made_of.key})
+        self.assertEqual(compiled, ["k", "k"])
+        self.assertEqual(found, [True, True, True])
 
 
 if __name__ == "__main__":
