@@ -1,4 +1,4 @@
-"""Text tables, and where a test may leave them. The standard library only."""
+"""Tables as text, and where a test may leave them. The standard library only."""
 
 import os
 from collections.abc import Sequence
@@ -18,3 +18,9 @@ def table(rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     ]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """The same as a Markdown table."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

@@ -21,7 +21,7 @@ from absl import app, flags
 
 from ops.mamba3_siso_fwd import spec as spec_lib
 from testing import cases, devices, selection, spec, tables
-from testing.npu_compile import chips
+from testing.npu_compile import chips, side_by_side
 
 if TYPE_CHECKING:
     from testing.npu_compile.result import Result
@@ -72,7 +72,7 @@ _STEPS = (
     ),
 )
 _COLUMNS = ["verdict", "UB", "L1", "L0C", "retries", "buffers", "vector cores", "vector", "cube"]
-_COLUMNS += ["scalar ld/st/loops", "syncs", "workspace", "launches"]
+_COLUMNS += ["scalar ld/st/loops", "syncs", "workspace"]
 
 # The public function with this op's arguments, one for each step; filled by _public_steps.
 PUBLIC: list[Any] = []
@@ -101,19 +101,10 @@ class _Recorded:
         self._kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        from ops.common import backend, launch
+        from testing.npu_compile import foreign
 
         def run(*args: Any, **kwargs: Any) -> None:
-            given = dict(zip(self._kernel.arg_names, args, strict=False)) | kwargs
-            constants = {p.name for p in self._kernel.params if p.is_constexpr}
-            launch.Launch(
-                kernel=self._kernel,
-                backend=backend.backend_of(given["Q"]),
-                grid=grid,
-                args={n: v for n, v in given.items() if n not in constants},
-                constants={n: v for n, v in given.items() if n in constants},
-                options={},
-            ).run()
+            foreign.launch_of(self._kernel, grid, args, kwargs).run()
 
         return run
 
@@ -177,34 +168,30 @@ def _candidates(case: cases.Case) -> Iterator[tuple[str, spec.OpSpec, cases.Case
 def _compile(
     label: str, op: spec.OpSpec, case: cases.Case, architecture: chips.Architecture, out: str
 ) -> "list[tuple[str, Result | None, str, int]]":
-    from testing.npu_compile import compiling, frontend, planning
+    from testing.npu_compile import foreign, planning
 
     chip = next(iter(architecture.chips))
     planner = planning.Planner(architecture)
     planner.add_case(op, case, chip)
     if planner.calls[0].failure:
         return [(label, None, planner.calls[0].failure.message, 0)]
-    found: list[tuple[str, Result | None, str, int]] = []
-    for key, unit in planner.units.items():
-        frontend.lower(unit, planner.kernels[key], architecture, _LIMIT.value)
-        folder = os.path.join(out, architecture.name, label.replace(" ", "_"), key)
-        result = compiling.compile_unit(unit, architecture, chip, folder, _LIMIT.value)
-        name = label
-        if len(planner.units) > 1:
-            name = f"{label}, {unit.specialisation.kernel}"
-        found.append((name, result, result.diagnosis, len(planner.calls[0].launches)))
-        print(f"{architecture.name}, {name}: {result.verdict} ({result.seconds:.1f} s)", flush=True)
-    return found
+
+    def name(result: "Result") -> str:
+        several = len(planner.units) > 1
+        return f"{label}, {result.specialisation.kernel}" if several else label
+
+    def tell(result: "Result") -> None:
+        what = f"{architecture.name}, {name(result)}"
+        print(f"{what}: {result.verdict} ({result.seconds:.1f} s)", flush=True)
+
+    folder = os.path.join(out, architecture.name, label.replace(" ", "_"))
+    results = foreign.compile_planned(planner, chip, folder, _LIMIT.value, tell)
+    launches = len(planner.calls[0].launches)
+    return [(name(result), result, result.diagnosis, launches) for result in results.values()]
 
 
 def _row(label: str, result: "Result | None", launches: int) -> list[str]:
-    from testing.npu_compile import report
-
-    if result is None:
-        return [label, "failed", *["-"] * (len(_COLUMNS) - 1)]
-    header, row = report.rows([result], [])
-    cells = dict(zip(header, row, strict=True)) | {"launches": str(launches)}
-    return [label, *(cells[name] for name in _COLUMNS)]
+    return [label, *side_by_side.cells(result, _COLUMNS), str(launches) if result else "-"]
 
 
 def _short(case: cases.Case, tokens: int = 256, heads: int = 2) -> cases.Case:
@@ -274,7 +261,7 @@ def main(argv: Sequence[str]) -> None:
                 if all(result and result.verdict == "ok" for _, result, _, _ in found):
                     compiled.append(candidate)
             print(f"\n{arch}, case {case.name}")
-            print(tables.table([["", *_COLUMNS], *rows]), *failures, "", sep="\n")
+            print(tables.table([["", *_COLUMNS, "launches"], *rows]), *failures, "", sep="\n")
             if _SIMULATE.value:
                 _simulate(compiled, arch)
         print(f"stages: {out}")

@@ -14,7 +14,7 @@ from typing import Any
 
 DISTRIBUTION = "fla-core"
 VERSION = "0.6.0"
-_MODULE = "fla.ops.kda.chunk_bwd"
+MODULE = "fla.ops.kda.chunk_bwd"
 
 
 def chunk_kda_bwd(**arguments: Any) -> tuple[Any, ...]:
@@ -72,4 +72,4 @@ def _module() -> Any:
             f"{DISTRIBUTION}: got version {found}, expected {VERSION}; "
             "third_party/baselines_x86_64.txt says how to install it"
         )
-    return importlib.import_module(_MODULE)
+    return importlib.import_module(MODULE)

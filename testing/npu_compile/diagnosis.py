@@ -13,6 +13,10 @@ from testing.npu_compile import chain, ir, rules
 from testing.npu_compile.specialisation import Failure
 
 SHOWN_BUFFERS = 6
+# What LLVM prints of a crash, which says nothing to a reader and differs from run to run.
+_BACKTRACE = re.compile(
+    r"PLEASE submit a bug report|Stack dump|\d+\.\s+Program arguments|\s*#?\d+ .*\b0x[0-9a-f]+"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +94,9 @@ def first_error(log: str) -> str:
     errors = re.findall(r"^.*\berror: .*$", log, re.M)
     telling = chain.telling_errors(log)
     assertion = re.findall(r"^.*(?:Assertion .* failed|LLVM ERROR: ).*$", log, re.M)
-    lines = [line for line in log.splitlines() if line.strip()]
-    chosen = (telling or assertion or errors or lines[-1:] or ["no output"])[0]
+    unreachable = re.findall(r"^(.+)\nUNREACHABLE executed at ", log, re.M)
+    lines = [line for line in log.splitlines() if line.strip() and not _BACKTRACE.match(line)]
+    chosen = (telling or assertion or unreachable or errors or lines[-1:] or ["no output"])[0]
     return re.sub(r'^loc\("([^"]+)":(\d+):\d+\)', r"\1:\2", chosen.strip())[:400]
 
 

@@ -47,6 +47,26 @@ class LiveBuffersTest(absltest.TestCase):
         self.assertEqual(_live(other + "\n" + _alloc("%a", 1)), [32])
 
 
+class FirstErrorTest(absltest.TestCase):
+    def test_what_cannot_be_reached_says_why(self):
+        log = "%9 = …\nencountered an odd thing\nUNREACHABLE executed at /b.cpp:4!\n #0 0x00f1 (x)"
+        self.assertEqual(diagnosis.first_error(log), "encountered an odd thing")
+
+    def test_a_backtrace_is_no_message(self):
+        crash = "\n".join(
+            (
+                "PLEASE submit a bug report to https://…",
+                "Stack dump:",
+                "0.\tProgram arguments: bishengir-compile kernel.mlir",
+                "Stack dump without symbol names (…):",
+                "0  bishengir-compile 0x000055ededad2615",
+                " #1 0x00007f7923e45305 __libc_start_main + 133",
+            )
+        )
+        self.assertEqual(diagnosis.first_error(crash), "no output")
+        self.assertEqual(diagnosis.first_error("lost\n" + crash), "lost")
+
+
 class RulesTest(absltest.TestCase):
     def _rules(self, body: str) -> list[str]:
         folder = self.create_tempdir().full_path

@@ -158,11 +158,15 @@ class Planner:
                 with _chip(self.architecture, chip):
                     spec.resolve(op.function)(**inputs.meta(case, op.preparation))
                 for item in launches:
-                    call.launches.append(self._add(of_launch(item), item.kernel, chip))
+                    call.launches.append(self.add_launch(item, chip))
             except Exception as error:  # whatever an op may raise is its verdict
                 message = f"{type(error).__name__}: {error}"
                 lines = [message, *map(rules.line, rules.by_message(message))]
                 call.failure = Failure("plan", "failed", "\n".join(lines))
+
+    def add_launch(self, item: launch.Launch, chip: str) -> str:
+        """Plans what one launch needs; returns the specialisation's key."""
+        return self._add(of_launch(item), item.kernel, chip)
 
     def add_kernel(self, kernel: Kernel, chip: str) -> None:
         specialised = of_kernel(kernel)
