@@ -300,8 +300,8 @@ def finalize(
 
             if LEVELS > 0:
                 for level in range(LEVELS):
-                    # D_ij = F_i F_j for i in the upper and j in the lower half of a group; both are at
-                    # most 1, whatever the gates.
+                    # D_ij = F_i F_j for i in the upper and j in the lower half of a group; both are
+                    # at most 1, whatever the gates.
                     upper = (((lane_t >> level) & 1) == 1)[:, None]
                     g_anchor = load_anchors(g_base, rows, lane_t, lane_k, K, G_STRIDE_T, level)
                     f = tl.exp2(tl.where(upper, g - g_anchor, g_anchor - g))

@@ -1,4 +1,4 @@
-"""What the serial passes need of each chunk and what does not depend on a state, all chunks at once."""
+"""What the serial passes need of each chunk and no state decides, for all chunks at once."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""What the kernels of chunk_kda share: where a chunk lies, tiles of it, and the levels of its pairs.
+"""What the kernels of chunk_kda share: where a chunk lies, tiles of it, levels of its pairs.
 
 C: tokens of a chunk. `rows` of them exist; the last chunk of a sequence may have fewer than C.
 """
