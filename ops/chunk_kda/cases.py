@@ -18,9 +18,9 @@ FP16, BF16, FP32 = "float16", "bfloat16", "float32"
 DTYPES = (FP16, BF16, FP32)
 FULL = ("full",)
 PERF = ("full", "perf")
-# Compiled for Ascend and simulated. Every shape, dtype, gate and flag makes kernels of its own, about
-# 7 a call with up to half a minute of compiling each; the cases with this tag share most of theirs,
-# and every path of the plan is among them.
+# Compiled for Ascend and simulated. Every shape, dtype, gate and flag makes kernels of its own,
+# about 7 a call with up to half a minute of compiling each; the cases with this tag share most of
+# theirs, and every path of the plan is among them.
 NPU = ("ci", "npu")
 
 # B, T, H, HV, K, V

@@ -78,9 +78,9 @@ def scores(
 ):
     """Gradients of a chunk's scores, of v, and v's part of beta's. Task: (chunk, value head).
 
-    y = Akk^T dv, which may replace dv. With v_new from the forward the gradient of Akk is -y v_new^T
-    below the diagonal, N. daqk is P + P^T and dakk is N + (beta N)^T, P the gradient of Aqk below
-    its diagonal; `on` is P's diagonal.
+    y = Akk^T dv, which may replace dv. With v_new from the forward the gradient of Akk is -y
+    v_new^T below the diagonal, N. daqk is P + P^T and dakk is N + (beta N)^T, P the gradient of Aqk
+    below its diagonal; `on` is P's diagonal.
 
     GENERAL: v_new may be any matrix, so that the one of the formula, Akk beta (v - kE h), is
     computed instead of read; dakk is N, and there is no Aqk.
