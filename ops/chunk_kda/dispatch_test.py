@@ -373,6 +373,11 @@ class LaunchTest(_TestCase):
 
 
 class TorchLibraryTest(_TestCase):
+    def setUp(self):
+        super().setUp()
+        # It remembers which arguments other tests changed, and makes symbols of them.
+        torch._dynamo.reset()
+
     def _arguments(self, function, **changes):
         """What the public function passes to the op."""
         make, _, op = _FUNCTIONS[function]
