@@ -373,6 +373,11 @@ class LaunchTest(_TestCase):
 
 
 class TorchLibraryTest(_TestCase):
+    def setUp(self):
+        super().setUp()
+        # It remembers which arguments other tests changed, and makes symbols of them.
+        torch._dynamo.reset()
+
     def _arguments(self, function, **changes):
         """What the public function passes to the op."""
         make, _, op = _FUNCTIONS[function]
@@ -433,12 +438,12 @@ class TorchLibraryTest(_TestCase):
 
         compiled = torch.compile(doubled, backend="aot_eager")
         utils.counters.clear()
-        packings = ((0, 3, 17), (0, 9, 20))
-        for bounds in packings:
+        for bounds in ((0, 3, 17), (0, 9, 20)):
             x = calls.on_device(make(t=20, dtype=_HALF, cu_seqlens=bounds))
             for result, expected in zip(compiled(x), doubled(x), strict=True):
                 self.assertTrue(result is expected is None or torch.equal(result, expected))
-        self.assertEqual(sum(utils.counters["graph_break"].values()), len(packings))
+        (reason,) = utils.counters["graph_break"]
+        self.assertIn(" _read ", reason)
 
     @_each(states=(False, True))
     def test_fake_and_meta_tensors(self, function, states):
