@@ -159,7 +159,6 @@ def level_gradients(
     PART_V: tl.constexpr,
     PARTS: tl.constexpr,
     PAIRS: tl.constexpr,
-    ROLL: tl.constexpr,
     PACKED: tl.constexpr,
     FILL: tl.constexpr,
 ):
@@ -167,7 +166,6 @@ def level_gradients(
 
     dgate: the gradient of the gate's natural logarithm. dbeta has one slot for each K tile, whose
     task adds up the K columns and PARTS parts of PART_V columns of V. PAIRS: two levels at a time.
-    ROLL: in a loop that is not unrolled.
     """
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     H: tl.constexpr = HV // GROUP
@@ -221,42 +219,23 @@ def level_gradients(
             written = tl.zeros((C, BLOCK_K), tl.float32)
             read = tl.zeros((C, BLOCK_K), tl.float32)
             if PAIRS:
-                if ROLL:
-                    for pair in range(0, LEVELS // 2):
-                        dq, written, read = _two_levels(
-                            dq,
-                            written,
-                            read,
-                            anchors_ptr,
-                            upper_ptr,
-                            masked,
-                            q,
-                            k,
-                            g,
-                            pair * 2,
-                            at,
-                            lane_t,
-                            C,
-                            LEVELS,
-                        )
-                else:
-                    for pair in tl.static_range(0, LEVELS // 2):
-                        dq, written, read = _two_levels(
-                            dq,
-                            written,
-                            read,
-                            anchors_ptr,
-                            upper_ptr,
-                            masked,
-                            q,
-                            k,
-                            g,
-                            pair * 2,
-                            at,
-                            lane_t,
-                            C,
-                            LEVELS,
-                        )
+                for pair in range(0, LEVELS // 2):
+                    dq, written, read = _two_levels(
+                        dq,
+                        written,
+                        read,
+                        anchors_ptr,
+                        upper_ptr,
+                        masked,
+                        q,
+                        k,
+                        g,
+                        pair * 2,
+                        at,
+                        lane_t,
+                        C,
+                        LEVELS,
+                    )
             ALONE: tl.constexpr = LEVELS // 2 * 2 if PAIRS else 0  # the first that has no partner
             if ALONE < LEVELS:
                 for level in range(ALONE, LEVELS):
