@@ -410,8 +410,8 @@ def _run(
     backend = backend_lib.backend_of(q)
     with backend_lib.device_guard(q):
         plan = _plan_for(maker, problem, backend)
-        tables = {**_tables_for(problem, bounds, q), **_constants_for(problem, backend, q)}
-        found = _launch(problem, plan, backend, {**given, **tables})
+        tables = tables_for(problem, bounds, backend, q)
+        found = launch_plan(problem, plan, backend, {**given, **tables})
         if bounds is not None and bounds[-1] < problem.T:
             for name in plan.outputs:
                 if name != "dh0":
@@ -430,10 +430,14 @@ def _run(
 _SUMS = ("dbeta", "dA_log", "ddt_bias")
 
 
-def _launch(
+def launch_plan(
     problem: problem_lib.Problem, plan: plan_lib.Plan, backend: str, given: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Makes a plan's launches. What the plan says of buffers decides how long each exists."""
+    """Makes a plan's launches; returns its outputs, and sums to be finished along their first axis.
+
+    What the plan says of buffers decides how long each exists. Tools may launch another backend's
+    plan; given are arguments and tables by the kernels' names.
+    """
     buffers = {**plan.workspace, **plan.outputs}
     held: dict[str, torch.Tensor] = {}
     for i, kernel in enumerate(plan.kernels):
@@ -503,6 +507,13 @@ def make_launch(
         constants=constants,
         options=kernel.options,
     )
+
+
+def tables_for(
+    problem: problem_lib.Problem, bounds: tuple[int, ...] | None, backend: str, q: torch.Tensor
+) -> Mapping[str, torch.Tensor]:
+    """What a backend's kernels look up."""
+    return {**_tables_for(problem, bounds, q), **_constants_for(problem, backend, q)}
 
 
 def _tables_for(
