@@ -40,7 +40,8 @@ WY_DQKG = "wy_dqkg"
 _MAX_MASKED_BYTES = 64 << 20
 # Elements of an fp32 tile in kernels without matrix products, which hold several.
 _VECTOR_TILE = 4096
-_LEAST_BLOCK = 16
+# arch35's compiler (1.2.0) crashes on 16 columns.
+_LEAST_BLOCK = {NPU_ARCH32: 16, NPU_ARCH35: 32}
 
 _Constants = Mapping[str, int | bool | str]
 
@@ -152,13 +153,17 @@ class _Maker:
         self._fp32 = p.dtype == problem_lib.FLOAT32
         self._wide = p.K > 128 or p.V > 128
         self._levels = p.C.bit_length() - 1
-        # Rows of products are multiples of 16 anyway; 32 saves a third of K = 96 against 128.
-        self.scan_block_k = _LEAST_BLOCK if p.K <= _LEAST_BLOCK else 32 * ceil_div(p.K, 32)
-        self._block_v = _block(p.V)
-        self.gate_block_k = min(64, _block(p.K))
-        self.gradients_block_k = min(self._gradients_block(), _block(p.K))
-        self.wy_block_k = min(self._wy_block(), _block(p.K))
+        self._least = _LEAST_BLOCK[backend]
+        self._block_k, self._block_v = self._block(p.K), self._block(p.V)
+        # Rows of products are multiples of 16 anyway; 32 saves a quarter of K = 96 against 128.
+        self.scan_block_k = self._least if p.K <= self._least else 32 * ceil_div(p.K, 32)
+        self.gate_block_k = min(64, self._block_k)
+        self.gradients_block_k = min(self._gradients_block(), self._block_k)
+        self.wy_block_k = min(self._wy_block(), self._block_k)
         self.masked_shape = (p.HV, 2, self._levels, p.C, p.C)
+
+    def _block(self, size: int) -> int:
+        return max(self._least, next_power_of_two(size))
 
     def _gradients_block(self) -> int:
         p = self._problem
@@ -191,7 +196,7 @@ class _Maker:
 
     def decayed(self) -> KernelPlan:
         p = self._problem
-        block_t = min(p.C, max(_LEAST_BLOCK, _VECTOR_TILE // _block(p.K)))
+        block_t = min(p.C, max(16, _VECTOR_TILE // self._block_k))
         count = p.chunks * p.HV * (p.C // block_t)
         constants = {"BLOCK_T": block_t, "BLOCK_K": self.scan_block_k}
         return self._kernel(DECAYED, count, constants, vector=True)
@@ -222,7 +227,7 @@ class _Maker:
         constants = {
             "LEVELS": self._levels,
             "BLOCK_V": self._block_v,
-            "STATE_ROWS": min(64 if self._fp32 and self._wide else 128, _block(p.K)),
+            "STATE_ROWS": min(64 if self._fp32 and self._wide else 128, self._block_k),
             "CUBES": self._arch32,
         }
         return self._kernel(SCORES, count * p.HV, constants, first_chunk=first)
@@ -230,7 +235,7 @@ class _Maker:
     def gradients(self, first: int, count: int) -> KernelPlan:
         p = self._problem
         tiles = ceil_div(p.K, self.gradients_block_k)
-        part_v = min(64, _block(ceil_div(p.V, tiles)))
+        part_v = min(64, self._block(ceil_div(p.V, tiles)))
         constants = {
             "LEVELS": self._levels,
             "BLOCK_K": self.gradients_block_k,
@@ -247,9 +252,9 @@ class _Maker:
     def wy_chunk(self) -> KernelPlan:
         p = self._problem
         constants = {
-            "BLOCK_K": _block(p.K),
+            "BLOCK_K": self._block_k,
             "BLOCK_V": min(128, self._block_v),
-            "STATE_ROWS": min(64, _block(p.K)),
+            "STATE_ROWS": min(64, self._block_k),
             "STATE_BLOCK": self._block_v,
         }
         return self._kernel(WY_CHUNK, p.chunks * p.HV, constants)
@@ -283,7 +288,3 @@ class _Maker:
         # the second vector core then idles, and some kernels race on it (found by the simulator).
         options = {"limit_auto_multi_buffer_only_for_local_buffer": True} if self._arch32 else {}
         return KernelPlan(name, min(count, limit), count, constants, options, first_chunk)
-
-
-def _block(size: int) -> int:
-    return max(_LEAST_BLOCK, next_power_of_two(size))

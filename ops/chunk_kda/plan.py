@@ -162,8 +162,9 @@ class _Maker:
         self, problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None
     ):
         if backend not in (CPU_REFERENCE, CUDA):
+            implemented = ", ".join((CPU_REFERENCE, CUDA, *npu_plan.BACKENDS))
             raise NotImplementedError(
-                f"chunk_kda: no kernels for {backend!r}; implemented are {CPU_REFERENCE} and {CUDA}"
+                f"chunk_kda: no kernels for {backend!r}; implemented are {implemented}"
             )
         self._problem = problem
         self._gpu = backend == CUDA
