@@ -36,8 +36,6 @@ _KERNELS = {
     npu_plan.WY_CHUNK: npu_wy.wy_chunk,
     npu_plan.WY_DQKG: npu_wy.wy_dqkg,
 }
-# Their parts of dbeta lie behind the one of a kernel before them.
-_BEHIND = (plan_lib.FINALIZE, npu_plan.WY_DQKG)
 
 
 def chunk_kda_bwd(
@@ -481,6 +479,7 @@ def make_launch(
         "num_chunks": p.NT,
         "num_tasks": kernel.num_tasks,
         "first_chunk": kernel.first_chunk,
+        "width": p.K,
         "dbeta_stride_tile": p.B * p.T * p.HV,
         "scale": values["scale"],
         "lower_bound": values["lower_bound"],
@@ -497,8 +496,8 @@ def make_launch(
         for name in function.arg_names
         if name not in constants
     }
-    if kernel.kernel in _BEHIND:
-        args["dbeta_ptr"] = values["dbeta"][1:]
+    if kernel.first_slot:
+        args["dbeta_ptr"] = values["dbeta"][kernel.first_slot :]
     return launch_lib.Launch(
         kernel=function,
         backend=backend,

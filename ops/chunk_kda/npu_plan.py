@@ -5,6 +5,7 @@ architecture's two vector cores share a tile's rows on arch32, on arch35 one hol
 records/2026-11-30_npu.md compares the choices.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 from ops.chunk_kda import problem as problem_lib
@@ -95,8 +96,8 @@ def make_plan(
     workspace["masked"] = inner((size, *maker.masked_shape), p.dtype, scores, gradients)
     workspace["on"] = inner(rows, fp32, scores, gradients)
     workspace["h_dh"] = inner((p.chunks, p.HV, p.K), fp32, scores, gradients)
-    slots = ceil_div(p.K, maker.gradients_block_k)
-    workspace["dbeta"] = inner((slots, *rows), fp32, scores, last)
+    slots = maker.v_tiles + ceil_div(p.K, maker.gradients_block_k)
+    workspace["dbeta"] = inner((slots, *rows), fp32, reverse, last)
     if p.gate != problem_lib.GIVEN:
         workspace["dgate"] = inner((*rows, p.K), fp32, scores, last)
     if p.has_A_log:
@@ -160,6 +161,8 @@ class _Maker:
         self.gate_block_k = min(64, self._block_k)
         self.gradients_block_k = min(self._gradients_block(), self._block_k)
         self.wy_block_k = min(self._wy_block(), self._block_k)
+        # Of dbeta, each with a slot of its own.
+        self.v_tiles = ceil_div(p.V, self._scan_block(REVERSE))
         self.masked_shape = (p.HV, 2, self._levels, p.C, p.C)
 
     def _block(self, size: int) -> int:
@@ -235,19 +238,17 @@ class _Maker:
     def gradients(self, first: int, count: int) -> KernelPlan:
         p = self._problem
         tiles = ceil_div(p.K, self.gradients_block_k)
-        part_v = min(64, self._block(ceil_div(p.V, tiles)))
         constants = {
             "LEVELS": self._levels,
             "BLOCK_K": self.gradients_block_k,
             "BLOCK_V": self._block_v,
-            "PART_V": part_v,
-            "PARTS": ceil_div(p.V, tiles * part_v),
             # Two levels at a time: 56 -> 46 kcycles a tile on arch32; arch35 has no room for it.
             # Unrolled beside it is 2 % faster, takes three times as long to compile, and with wide
             # or fp32 operands fills L1 and deadlocks (found by the simulator).
             "PAIRS": self._arch32,
         }
-        return self._kernel(GRADIENTS, count * p.H * tiles, constants, first_chunk=first)
+        launch = self._kernel(GRADIENTS, count * p.H * tiles, constants, first_chunk=first)
+        return dataclasses.replace(launch, first_slot=self.v_tiles)
 
     def wy_chunk(self) -> KernelPlan:
         p = self._problem
@@ -263,7 +264,7 @@ class _Maker:
         p = self._problem
         count = p.chunks * p.HV * ceil_div(p.K, self.wy_block_k)
         constants = {"BLOCK_K": self.wy_block_k, "BLOCK_V": self._block_v}
-        return self._kernel(WY_DQKG, count, constants)
+        return dataclasses.replace(self._kernel(WY_DQKG, count, constants), first_slot=1)
 
     def _kernel(
         self,

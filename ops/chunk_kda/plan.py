@@ -1,6 +1,7 @@
 """Which kernels a call launches, with which tiles, grids, constants and workspace. Plain Python: no
 torch, no triton."""
 
+import dataclasses
 from collections.abc import Mapping
 
 from ops.chunk_kda import npu_plan
@@ -228,7 +229,8 @@ class _Maker:
             "SPLIT_SUMS": self._gpu,
         }
         # 8 warps: with 4 the fp32 tiles spill (3.3 ms instead of 1.2), 16 are slower too (1.7).
-        return self._kernel(FINALIZE, p.chunks * p.HV // members * self.k_tiles, constants, 8)
+        launch = self._kernel(FINALIZE, p.chunks * p.HV // members * self.k_tiles, constants, 8)
+        return dataclasses.replace(launch, first_slot=1)
 
     def _kernel(
         self, name: str, count: int, constants: Mapping[str, int | bool], warps: int

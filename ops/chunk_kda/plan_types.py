@@ -24,6 +24,7 @@ class KernelPlan:
         constants: the kernel's tl.constexpr arguments.
         options: compiler options.
         first_chunk: where the tasks begin, of a launch for a range of the chunks.
+        first_slot: of dbeta, where the kernel's parts begin, behind those of kernels before it.
     """
 
     kernel: str
@@ -32,6 +33,7 @@ class KernelPlan:
     constants: Mapping[str, int | bool | str]
     options: Mapping[str, int]
     first_chunk: int = 0
+    first_slot: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,6 @@ import triton.language as tl
 from ops.chunk_kda.npu.tile import (
     decay,
     load_last_row,
-    load_matrix,
     load_rows,
     load_state,
     load_tile,
@@ -95,11 +94,10 @@ def _two_levels(
     return _products(dq, written, read, p1, n1, z1, x1, f1, upper1)
 
 
-@triton.jit(do_not_specialize=["T", "num_chunks", "first_chunk", "num_tasks"])
+@triton.jit(do_not_specialize=["T", "num_chunks", "first_chunk", "num_tasks", "width"])
 def level_gradients(
     q_ptr,
     k_ptr,
-    v_ptr,
     g_ptr,
     beta_ptr,
     do_ptr,
@@ -126,13 +124,12 @@ def level_gradients(
     num_chunks,
     first_chunk,
     num_tasks,
+    width,
     dbeta_stride_tile,
     q_stride_b,
     q_stride_h,
     k_stride_b,
     k_stride_h,
-    v_stride_b,
-    v_stride_h,
     g_stride_b,
     g_stride_h,
     beta_stride_b,
@@ -148,7 +145,6 @@ def level_gradients(
     C: tl.constexpr,
     Q_STRIDE_T: tl.constexpr,
     K_STRIDE_T: tl.constexpr,
-    V_STRIDE_T: tl.constexpr,
     G_STRIDE_T: tl.constexpr,
     BETA_STRIDE_T: tl.constexpr,
     DO_STRIDE_T: tl.constexpr,
@@ -156,28 +152,25 @@ def level_gradients(
     LEVELS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
-    PART_V: tl.constexpr,
-    PARTS: tl.constexpr,
     PAIRS: tl.constexpr,
     PACKED: tl.constexpr,
     FILL: tl.constexpr,
 ):
     """Task: (chunk from first_chunk on, q/k head, K tile), all value heads of the group.
 
-    dgate: the gradient of the gate's natural logarithm. dbeta has one slot for each K tile, whose
-    task adds up the K columns and PARTS parts of PART_V columns of V. PAIRS: two levels at a time.
+    dgate: the gradient of the gate's natural logarithm. dbeta has one slot for each K tile. PAIRS:
+    two levels at a time. width: K, which arch35's compiler (1.2.0) must not know where it is less
+    than a tile's: it takes a part of a row for a row of other strides, and fails.
     """
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     H: tl.constexpr = HV // GROUP
     FULL_K: tl.constexpr = K % BLOCK_K == 0
     FULL_V: tl.constexpr = BLOCK_V == V
-    WHOLE_PARTS: tl.constexpr = PART_V * PARTS * K_TILES == V
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)
     lane_k = tl.arange(0, BLOCK_K)
     rows_k = tl.arange(0, BLOCK_K)
     lane_v = tl.arange(0, BLOCK_V)
-    lane_p = tl.arange(0, PART_V)
     at = lane_t[:, None] * C + lane_c[None, :]
     from_row = tl.load(from_row_ptr + at)
     below = tl.load(below_ptr + at)
@@ -208,7 +201,7 @@ def level_gradients(
             state = tl.cast(chunk, tl.int64) * HV + hv64
             g_base = g_ptr + b * g_stride_b + hv64 * g_stride_h + first * G_STRIDE_T
             g = load_tile(g_base, rows, lane_t, lane_k, first_k, K, G_STRIDE_T, FULL_K, FILL)
-            g_last = load_last_row(g_base, rows, lane_k, first_k, K, G_STRIDE_T)[None, :]
+            g_last = load_last_row(g_base, rows, lane_k, first_k, width, G_STRIDE_T)[None, :]
             beta_base = beta_ptr + b * beta_stride_b + hv64 * beta_stride_h + first * BETA_STRIDE_T
             beta = load_rows(beta_base, rows, lane_t, BETA_STRIDE_T)[:, None]
             on = load_rows(on_ptr + row, rows, lane_t, HV)[:, None]
@@ -255,8 +248,6 @@ def level_gradients(
                         C,
                         LEVELS,
                     )
-            dbeta = tl.sum(k * written, 1)
-            written = beta * written
 
             # Between chunks.
             h_at = state * (K * V)
@@ -278,28 +269,18 @@ def level_gradients(
             e = power_of_2(g)
             dq += tl.dot(do, tl.trans(h), input_precision="ieee") * (e * scale)
             kept = tl.dot(v_new, tl.trans(dh), input_precision="ieee") * decay(g_last - g)
-            outer = tl.dot(y, tl.trans(h), input_precision="ieee") * e * -1.0
+            written -= tl.dot(y, tl.trans(h), input_precision="ieee") * e
             at_last = tl.load(
-                h_dh_ptr + state * K + first_k + lane_k, mask=lane_k < K - first_k, other=0.0
+                h_dh_ptr + state * K + first_k + lane_k, mask=lane_k < width - first_k, other=0.0
             )[None, :]
             at_last = at_last * power_of_2(g_last)
             is_last = tl.load(last_ptr + (C - rows) + lane_t)[:, None]
-            dbeta += tl.sum(k * outer, 1)
-            v_base = v_ptr + b * v_stride_b + hv64 * v_stride_h + first * V_STRIDE_T
-            for part in tl.static_range(0, PARTS):
-                first_v = (k_tile * PARTS + part) * PART_V
-                y_part = load_tile(
-                    y_ptr + row * V, rows, lane_t, lane_p, first_v, V, HV * V, WHOLE_PARTS, FILL
-                )
-                v_part = load_tile(
-                    v_base, rows, lane_t, lane_p, first_v, V, V_STRIDE_T, WHOLE_PARTS, FILL
-                )
-                dbeta += tl.sum(y_part.to(tl.float32) * v_part.to(tl.float32), 1)
-            written += outer * beta
+            # Rows and columns that a product did not compute are not zero.
+            dbeta = tl.sum(tl.where(valid, k * written, 0.0), 1)
+            written = written * beta
 
             # The sum from row i on has -k kept of these rows and k kept of all: what is left is
-            # that of the rows before i. Added up so, nothing cancels. Rows that a product did not
-            # compute are not zero.
+            # that of the rows before i. Added up so, nothing cancels.
             rest = q * dq + k * (written - read) + is_last * at_last
             rest = tl.where(valid, rest, 0.0)
             k_kept = tl.where(valid, k * kept, 0.0)

@@ -113,18 +113,24 @@ def reverse_states(
     kg_ptr,
     scores_ptr,
     inverse_ptr,
+    v_ptr,
     g_ptr,
     beta_ptr,
     do_ptr,
     dht_ptr,
+    numbers_ptr,
     cu_seqlens_ptr,
     chunk_offsets_ptr,
     dh_ptr,
     y_ptr,
     dv_out_ptr,
+    dbeta_ptr,
     dh0_ptr,
     T,
     num_tasks,
+    dbeta_stride_tile,
+    v_stride_b,
+    v_stride_h,
     g_stride_b,
     g_stride_h,
     beta_stride_b,
@@ -135,6 +141,7 @@ def reverse_states(
     K: tl.constexpr,
     V: tl.constexpr,
     C: tl.constexpr,
+    V_STRIDE_T: tl.constexpr,
     G_STRIDE_T: tl.constexpr,
     BETA_STRIDE_T: tl.constexpr,
     DO_STRIDE_T: tl.constexpr,
@@ -145,8 +152,8 @@ def reverse_states(
     PACKED: tl.constexpr,
     FILL: tl.constexpr,
 ):
-    """dh of every chunk, y = Akk^T dv with dv = Aqk^T do + kg dh, the gradient of v, and dh0. Task:
-    (sequence, value head, V tile)."""
+    """dh of every chunk, y = Akk^T dv with dv = Aqk^T do + kg dh, the gradient of v, v's part of
+    dbeta, which has one slot for each V tile, and dh0. Task: (sequence, value head, V tile)."""
     DTYPE: tl.constexpr = ke_ptr.dtype.element_ty
     V_TILES: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
     FULL_V: tl.constexpr = V % BLOCK_V == 0
@@ -156,10 +163,12 @@ def reverse_states(
     rows_k = tl.arange(0, BLOCK_K)
     lane_v = tl.arange(0, BLOCK_V)
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
-        first_v = (task % V_TILES) * BLOCK_V
+        v_tile = task % V_TILES
+        first_v = v_tile * BLOCK_V
         hv64 = tl.cast((task // V_TILES) % HV, tl.int64)
         n = task // (V_TILES * HV)
         b, first, length, chunk = sequence(n, cu_seqlens_ptr, chunk_offsets_ptr, T, C, PACKED)
+        v_head = v_ptr + b * v_stride_b + hv64 * v_stride_h
         g_head = g_ptr + b * g_stride_b + hv64 * g_stride_h
         beta_head = beta_ptr + b * beta_stride_b + hv64 * beta_stride_h
         do_head = do_ptr + b * do_stride_b + hv64 * do_stride_h
@@ -200,11 +209,29 @@ def reverse_states(
             read = tl.dot(tl.trans(qg), do, input_precision="ieee")
             dv = tl.dot(tl.trans(scores), do, input_precision="ieee")
             dv += tl.dot(kg, after, input_precision="ieee")
+            # Rows that a product did not compute are not zero.
             valid = (lane_t < rows)[:, None]
             dv = tl.where(valid, dv, 0.0).to(DTYPE)
             y = tl.where(valid, tl.dot(tl.trans(inverse), dv, input_precision="ieee"), 0.0)
+            if not FULL_V:  # nor are such columns
+                inside = (tl.load(numbers_ptr + lane_v) < V - first_v)[None, :]
+                y = tl.where(inside, y, 0.0)
+            v = load_tile(
+                v_head + token * V_STRIDE_T,
+                rows,
+                lane_t,
+                lane_v,
+                first_v,
+                V,
+                V_STRIDE_T,
+                FULL_V,
+                FILL,
+            ).to(tl.float32)
+            row = (b * T + token) * HV + hv64
+            dbeta_base = dbeta_ptr + v_tile * dbeta_stride_tile + row
+            tl.store(dbeta_base + lane_t * HV, tl.sum(y * v, 1), mask=lane_t < rows)
             dv = y * beta[:, None]
-            at = ((b * T + token) * HV + hv64) * V
+            at = row * V
             store_tile(y_ptr + at, y, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V)
             store_tile(dv_out_ptr + at, dv, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V)
             written = tl.dot(tl.trans(ke), dv.to(DTYPE), input_precision="ieee")

@@ -75,7 +75,7 @@ def load_rows(base, rows, lane_t, STRIDE_T: tl.constexpr):
 
 
 @triton.jit
-def load_last_row(base, rows, lane_x, first_x, X: tl.constexpr, STRIDE_T: tl.constexpr):
+def load_last_row(base, rows, lane_x, first_x, X, STRIDE_T: tl.constexpr):
     ptrs = base + tl.cast(rows - 1, tl.int64) * STRIDE_T + first_x + lane_x
     return tl.load(ptrs, mask=lane_x < X - first_x, other=0.0)
 

@@ -256,12 +256,13 @@ def wy_dqkg(
         into_last = load_matrix(last_rows_ptr, C - rows + lane_t, lane_c, C)
         e = power_of_2(g)
         kept = tl.dot(v_new, tl.trans(dh), input_precision="ieee") * decay(g_last - g)
+        # Rows and columns that a product did not compute are not zero.
         k_kept = tl.where(valid, k * kept, 0.0)
         written = tl.dot(y, tl.trans(h), input_precision="ieee") * e * -1.0
         dq = tl.dot(do, tl.trans(h), input_precision="ieee") * (e * scale)
         # A sum over tokens, in the last one's row.
         add = tl.dot(into_last, k_kept, input_precision="ieee") + is_last * at_last
-        k_written = k * written
+        k_written = tl.where(valid, k * written, 0.0)
         at = row * K
         dg = q * dq - k_kept + k_written * beta + add
         dk = kept + written * beta
