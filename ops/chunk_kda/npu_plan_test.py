@@ -125,7 +125,9 @@ class NpuPlanTest(parameterized.TestCase):
     def test_few_heads_get_more_programs(self):
         def block(heads):
             plan = _plan(H=heads, HV=heads)
-            return next(k for k in plan.kernels if k.kernel == "forward_states").constants["BLOCK_V"]
+            return next(k for k in plan.kernels if k.kernel == "forward_states").constants[
+                "BLOCK_V"
+            ]
 
         self.assertEqual((block(32), block(4)), (128, 64))
 

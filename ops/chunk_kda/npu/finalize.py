@@ -23,7 +23,17 @@ from ops.chunk_kda.tile import dense_or_packed_chunk
 
 @triton.jit
 def _operands(
-    anchors_ptr, upper_ptr, masked, q, k, g, level, at, lane_t, C: tl.constexpr, LEVELS: tl.constexpr
+    anchors_ptr,
+    upper_ptr,
+    masked,
+    q,
+    k,
+    g,
+    level,
+    at,
+    lane_t,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
 ):
     """Of a level: both masked matrices, what they are multiplied by, F and the rows' halves."""
     p = tl.load(masked + level * C * C + at)
@@ -252,19 +262,13 @@ def level_gradients(
             # Between chunks.
             h_at = state * (K * V)
             FILL_STATES: tl.constexpr = FILL and not (FULL_K and FULL_V)
-            h = load_state(
-                h_ptr + h_at, rows_k, first_k, lane_v, 0, K, V, FULL_V, FILL_STATES
-            )
-            dh = load_state(
-                dh_ptr + h_at, rows_k, first_k, lane_v, 0, K, V, FULL_V, FILL_STATES
-            )
+            h = load_state(h_ptr + h_at, rows_k, first_k, lane_v, 0, K, V, FULL_V, FILL_STATES)
+            dh = load_state(dh_ptr + h_at, rows_k, first_k, lane_v, 0, K, V, FULL_V, FILL_STATES)
             do_base = do_ptr + b * do_stride_b + hv64 * do_stride_h + first * DO_STRIDE_T
             v_new_base = v_new_ptr + b * v_new_stride_b + hv64 * v_new_stride_h
             v_new_base += first * V_NEW_STRIDE_T
             do = load_tile(do_base, rows, lane_t, lane_v, 0, V, DO_STRIDE_T, FULL_V, FILL)
-            v_new = load_tile(
-                v_new_base, rows, lane_t, lane_v, 0, V, V_NEW_STRIDE_T, FULL_V, FILL
-            )
+            v_new = load_tile(v_new_base, rows, lane_t, lane_v, 0, V, V_NEW_STRIDE_T, FULL_V, FILL)
             y = load_tile(y_ptr + row * V, rows, lane_t, lane_v, 0, V, HV * V, FULL_V, FILL)
             e = power_of_2(g)
             dq += tl.dot(do, tl.trans(h), input_precision="ieee") * (e * scale)
@@ -286,9 +290,7 @@ def level_gradients(
             k_kept = tl.where(valid, k * kept, 0.0)
             dgate = tl.dot(from_row, rest, input_precision="ieee")
             dgate = tl.dot(below, k_kept, dgate, input_precision="ieee")
-            store_tile(
-                dgate_ptr + row * K, dgate, rows, lane_t, lane_k, first_k, K, HV * K, FULL_K
-            )
+            store_tile(dgate_ptr + row * K, dgate, rows, lane_t, lane_k, first_k, K, HV * K, FULL_K)
             dbeta_base = dbeta_ptr + k_tile * dbeta_stride_tile + row
             tl.store(dbeta_base + lane_t * HV, dbeta, mask=lane_t < rows)
             dq += on * k
@@ -297,12 +299,8 @@ def level_gradients(
                 dq_sum += dq
                 dk_sum += dk
             else:
-                store_tile(
-                    dq_ptr + of_key, dq, rows, lane_t, lane_k, first_k, K, H * K, FULL_K
-                )
-                store_tile(
-                    dk_ptr + of_key, dk, rows, lane_t, lane_k, first_k, K, H * K, FULL_K
-                )
+                store_tile(dq_ptr + of_key, dq, rows, lane_t, lane_k, first_k, K, H * K, FULL_K)
+                store_tile(dk_ptr + of_key, dk, rows, lane_t, lane_k, first_k, K, H * K, FULL_K)
         if GROUP > 1:
             store_tile(dq_ptr + of_key, dq_sum, rows, lane_t, lane_k, first_k, K, H * K, FULL_K)
             store_tile(dk_ptr + of_key, dk_sum, rows, lane_t, lane_k, first_k, K, H * K, FULL_K)

@@ -76,9 +76,7 @@ def forward_states(
             token = first + tl.cast(c, tl.int64) * C
             tile = (chunk + c) * HV + hv64
             before = state.to(DTYPE)
-            store_tile(
-                h_ptr + tile * (K * V), before, K, rows_k, lane_v, first_v, V, V, FULL_V
-            )
+            store_tile(h_ptr + tile * (K * V), before, K, rows_k, lane_v, first_v, V, V, FULL_V)
             g_last = load_last_row(g_head + token * G_STRIDE_T, rows, rows_k, 0, K, G_STRIDE_T)
             beta = load_rows(beta_head + token * BETA_STRIDE_T, rows, lane_t, BETA_STRIDE_T)
             ke = load_matrix(ke_ptr + tile * (C * BLOCK_K), lane_t, lane_k, BLOCK_K)
@@ -175,9 +173,7 @@ def reverse_states(
         state_at = (tl.cast(n, tl.int64) * HV + hv64) * (K * V)
         dh = tl.zeros((BLOCK_K, BLOCK_V), tl.float32)
         if HAS_DHT:
-            dh += load_state(
-                dht_ptr + state_at, rows_k, 0, lane_v, first_v, K, V, FULL_V, False
-            )
+            dh += load_state(dht_ptr + state_at, rows_k, 0, lane_v, first_v, K, V, FULL_V, False)
         num_chunks = tl.cdiv(length, C)
         for i in range(0, num_chunks):
             c = num_chunks - 1 - i
@@ -185,9 +181,7 @@ def reverse_states(
             token = first + tl.cast(c, tl.int64) * C
             tile = (chunk + c) * HV + hv64
             after = dh.to(DTYPE)
-            store_tile(
-                dh_ptr + tile * (K * V), after, K, rows_k, lane_v, first_v, V, V, FULL_V
-            )
+            store_tile(dh_ptr + tile * (K * V), after, K, rows_k, lane_v, first_v, V, V, FULL_V)
             g_last = load_last_row(g_head + token * G_STRIDE_T, rows, rows_k, 0, K, G_STRIDE_T)
             beta = load_rows(beta_head + token * BETA_STRIDE_T, rows, lane_t, BETA_STRIDE_T)
             ke = load_matrix(ke_ptr + tile * (C * BLOCK_K), lane_t, lane_k, BLOCK_K)

@@ -120,12 +120,8 @@ def wy_chunk(
         dbeta = tl.zeros((C,), tl.float32)
         da = tl.zeros((C, C), tl.float32)
         for first_v in tl.static_range(0, V, BLOCK_V):
-            dv = load_tile(
-                dv_base, rows, lane_t, lane_v, first_v, V, DV_STRIDE_T, FULL_V, FILL
-            )
-            h = load_state(
-                h_ptr + state * (K * V), lane_k, 0, lane_v, first_v, K, V, FULL_V, False
-            )
+            dv = load_tile(dv_base, rows, lane_t, lane_v, first_v, V, DV_STRIDE_T, FULL_V, FILL)
+            h = load_state(h_ptr + state * (K * V), lane_k, 0, lane_v, first_v, K, V, FULL_V, False)
             y = tl.dot(tl.trans(akk), dv, input_precision="ieee")
             x = tl.dot(ke, h, input_precision="ieee")
             v = load_tile(v_base, rows, lane_t, lane_v, first_v, V, V_STRIDE_T, FULL_V, FILL)
@@ -139,9 +135,7 @@ def wy_chunk(
                 y = tl.where(inside, y, 0.0)
                 w = tl.where(inside, w, 0.0)
             stored = y.to(DTYPE)
-            store_tile(
-                y_ptr + row * V, stored, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V
-            )
+            store_tile(y_ptr + row * V, stored, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V)
             store_tile(
                 dv_out_ptr + row * V, y * beta, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V
             )
