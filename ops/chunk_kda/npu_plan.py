@@ -156,6 +156,10 @@ class _Maker:
         self._levels = p.C.bit_length() - 1
         self._least = _LEAST_BLOCK[backend]
         self._block_k, self._block_v = self._block(p.K), self._block(p.V)
+        # Of operands that are multiplied along V.
+        self._part_v = self._block_v
+        if self._fp32 and p.V > 128:
+            self._part_v = 128 if self._arch32 else 64
         # Rows of products are multiples of 16 anyway; 32 saves a quarter of K = 96 against 128.
         self.scan_block_k = self._least if p.K <= self._least else 32 * ceil_div(p.K, 32)
         self.gate_block_k = min(64, self._block_k)
@@ -229,8 +233,9 @@ class _Maker:
         p = self._problem
         constants = {
             "LEVELS": self._levels,
-            "BLOCK_V": self._block_v,
-            "STATE_ROWS": min(64 if self._fp32 and self._wide else 128, self._block_k),
+            "BLOCK_V": self._part_v,
+            "STATE_ROWS": min(64 if self._wide else 128, self._block_k),
+            "STATE_BLOCK": self._block_v,
             "CUBES": self._arch32,
         }
         return self._kernel(SCORES, count * p.HV, constants, first_chunk=first)
@@ -241,7 +246,7 @@ class _Maker:
         constants = {
             "LEVELS": self._levels,
             "BLOCK_K": self.gradients_block_k,
-            "BLOCK_V": self._block_v,
+            "BLOCK_V": self._part_v,
             # Two levels at a time: 56 -> 46 kcycles a tile on arch32; arch35 has no room for it.
             # Unrolled beside it is 2 % faster, takes three times as long to compile, and with wide
             # or fp32 operands fills L1 and deadlocks (found by the simulator).

@@ -104,6 +104,42 @@ def _two_levels(
     return _products(dq, written, read, p1, n1, z1, x1, f1, upper1)
 
 
+@triton.jit
+def _between_chunks(
+    h_base,
+    dh_base,
+    do_base,
+    v_new_base,
+    y_base,
+    rows,
+    lane_t,
+    rows_k,
+    first_k,
+    lane_v,
+    first_v,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    HV: tl.constexpr,
+    DO_STRIDE_T: tl.constexpr,
+    V_NEW_STRIDE_T: tl.constexpr,
+    FULL_K: tl.constexpr,
+    FULL_V: tl.constexpr,
+    FILL: tl.constexpr,
+):
+    """do h^T, v_new dh^T and y h^T of one V tile."""
+    FILL_STATES: tl.constexpr = FILL and not (FULL_K and FULL_V)
+    h = load_state(h_base, rows_k, first_k, lane_v, first_v, K, V, FULL_V, FILL_STATES)
+    dh = load_state(dh_base, rows_k, first_k, lane_v, first_v, K, V, FULL_V, FILL_STATES)
+    do = load_tile(do_base, rows, lane_t, lane_v, first_v, V, DO_STRIDE_T, FULL_V, FILL)
+    v_new = load_tile(v_new_base, rows, lane_t, lane_v, first_v, V, V_NEW_STRIDE_T, FULL_V, FILL)
+    y = load_tile(y_base, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V, FILL)
+    return (
+        tl.dot(do, tl.trans(h), input_precision="ieee"),
+        tl.dot(v_new, tl.trans(dh), input_precision="ieee"),
+        tl.dot(y, tl.trans(h), input_precision="ieee"),
+    )
+
+
 @triton.jit(do_not_specialize=["T", "num_chunks", "first_chunk", "num_tasks", "width"])
 def level_gradients(
     q_ptr,
@@ -175,7 +211,7 @@ def level_gradients(
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     H: tl.constexpr = HV // GROUP
     FULL_K: tl.constexpr = K % BLOCK_K == 0
-    FULL_V: tl.constexpr = BLOCK_V == V
+    FULL_V: tl.constexpr = V % BLOCK_V == 0
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)
     lane_k = tl.arange(0, BLOCK_K)
@@ -260,20 +296,62 @@ def level_gradients(
                     )
 
             # Between chunks.
-            h_at = state * (K * V)
-            FILL_STATES: tl.constexpr = FILL and not (FULL_K and FULL_V)
-            h = load_state(h_ptr + h_at, rows_k, first_k, lane_v, 0, K, V, FULL_V, FILL_STATES)
-            dh = load_state(dh_ptr + h_at, rows_k, first_k, lane_v, 0, K, V, FULL_V, FILL_STATES)
+            h_base = h_ptr + state * (K * V)
+            dh_base = dh_ptr + state * (K * V)
             do_base = do_ptr + b * do_stride_b + hv64 * do_stride_h + first * DO_STRIDE_T
             v_new_base = v_new_ptr + b * v_new_stride_b + hv64 * v_new_stride_h
             v_new_base += first * V_NEW_STRIDE_T
-            do = load_tile(do_base, rows, lane_t, lane_v, 0, V, DO_STRIDE_T, FULL_V, FILL)
-            v_new = load_tile(v_new_base, rows, lane_t, lane_v, 0, V, V_NEW_STRIDE_T, FULL_V, FILL)
-            y = load_tile(y_ptr + row * V, rows, lane_t, lane_v, 0, V, HV * V, FULL_V, FILL)
+            do_h, kept, y_h = _between_chunks(
+                h_base,
+                dh_base,
+                do_base,
+                v_new_base,
+                y_ptr + row * V,
+                rows,
+                lane_t,
+                rows_k,
+                first_k,
+                lane_v,
+                0,
+                K,
+                V,
+                HV,
+                DO_STRIDE_T,
+                V_NEW_STRIDE_T,
+                FULL_K,
+                FULL_V,
+                FILL,
+            )
+            if V > BLOCK_V:
+                for first_v in range(BLOCK_V, V, BLOCK_V):
+                    more_do_h, more_kept, more_y_h = _between_chunks(
+                        h_base,
+                        dh_base,
+                        do_base,
+                        v_new_base,
+                        y_ptr + row * V,
+                        rows,
+                        lane_t,
+                        rows_k,
+                        first_k,
+                        lane_v,
+                        first_v,
+                        K,
+                        V,
+                        HV,
+                        DO_STRIDE_T,
+                        V_NEW_STRIDE_T,
+                        FULL_K,
+                        FULL_V,
+                        FILL,
+                    )
+                    do_h += more_do_h
+                    kept += more_kept
+                    y_h += more_y_h
             e = power_of_2(g)
-            dq += tl.dot(do, tl.trans(h), input_precision="ieee") * (e * scale)
-            kept = tl.dot(v_new, tl.trans(dh), input_precision="ieee") * decay(g_last - g)
-            written -= tl.dot(y, tl.trans(h), input_precision="ieee") * e
+            dq += do_h * (e * scale)
+            kept = kept * decay(g_last - g)
+            written -= y_h * e
             at_last = tl.load(
                 h_dh_ptr + state * K + first_k + lane_k, mask=lane_k < width - first_k, other=0.0
             )[None, :]

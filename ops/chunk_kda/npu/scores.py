@@ -7,6 +7,35 @@ from ops.chunk_kda.npu.tile import load_matrix, load_rows, load_tile, store_stat
 from ops.chunk_kda.tile import dense_or_packed_chunk
 
 
+@triton.jit
+def _products(
+    do_base,
+    v_new_base,
+    y_base,
+    rows,
+    lane_t,
+    lane_v,
+    first_v,
+    V: tl.constexpr,
+    HV: tl.constexpr,
+    DO_STRIDE_T: tl.constexpr,
+    V_NEW_STRIDE_T: tl.constexpr,
+    FULL_V: tl.constexpr,
+    FILL: tl.constexpr,
+):
+    """do v_new^T and y v_new^T of one V tile, each with its transpose."""
+    do = load_tile(do_base, rows, lane_t, lane_v, first_v, V, DO_STRIDE_T, FULL_V, FILL)
+    v_new = load_tile(v_new_base, rows, lane_t, lane_v, first_v, V, V_NEW_STRIDE_T, FULL_V, FILL)
+    y = load_tile(y_base, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V, FILL)
+    # A transpose on the vector cores would cost more than the second product.
+    return (
+        tl.dot(do, tl.trans(v_new), input_precision="ieee"),
+        tl.dot(v_new, tl.trans(do), input_precision="ieee"),
+        tl.dot(y, tl.trans(v_new), input_precision="ieee"),
+        tl.dot(v_new, tl.trans(y), input_precision="ieee"),
+    )
+
+
 @triton.jit(do_not_specialize=["T", "num_chunks", "first_chunk", "num_tasks"])
 def level_scores(
     beta_ptr,
@@ -45,6 +74,7 @@ def level_scores(
     LEVELS: tl.constexpr,
     BLOCK_V: tl.constexpr,
     STATE_ROWS: tl.constexpr,
+    STATE_BLOCK: tl.constexpr,
     CUBES: tl.constexpr,
     PACKED: tl.constexpr,
     FILL: tl.constexpr,
@@ -57,7 +87,7 @@ def level_scores(
     CUBES: all levels at once, as tensors of three axes.
     """
     DTYPE: tl.constexpr = masked_ptr.dtype.element_ty
-    FULL_V: tl.constexpr = BLOCK_V == V
+    FULL_V: tl.constexpr = V % BLOCK_V == 0
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)
     lane_v = tl.arange(0, BLOCK_V)
@@ -78,21 +108,51 @@ def level_scores(
             K,
             V,
             STATE_ROWS,
-            BLOCK_V,
+            STATE_BLOCK,
         )
         do_base = do_ptr + b * do_stride_b + hv64 * do_stride_h + first * DO_STRIDE_T
         v_new_base = v_new_ptr + b * v_new_stride_b + hv64 * v_new_stride_h
         v_new_base += first * V_NEW_STRIDE_T
         beta_base = beta_ptr + b * beta_stride_b + hv64 * beta_stride_h + first * BETA_STRIDE_T
-        do = load_tile(do_base, rows, lane_t, lane_v, 0, V, DO_STRIDE_T, FULL_V, FILL)
-        v_new = load_tile(v_new_base, rows, lane_t, lane_v, 0, V, V_NEW_STRIDE_T, FULL_V, FILL)
-        y = load_tile(y_ptr + row * V, rows, lane_t, lane_v, 0, V, HV * V, FULL_V, FILL)
+        y_base = y_ptr + row * V
         beta = load_rows(beta_base, rows, lane_c, BETA_STRIDE_T)[None, :]
-        # A transpose on the vector cores would cost more than the second product.
-        p = tl.dot(do, tl.trans(v_new), input_precision="ieee")
-        p_t = tl.dot(v_new, tl.trans(do), input_precision="ieee")
-        n = tl.dot(y, tl.trans(v_new), input_precision="ieee")
-        n_t = tl.dot(v_new, tl.trans(y), input_precision="ieee") * beta
+        p, p_t, n, n_t = _products(
+            do_base,
+            v_new_base,
+            y_base,
+            rows,
+            lane_t,
+            lane_v,
+            0,
+            V,
+            HV,
+            DO_STRIDE_T,
+            V_NEW_STRIDE_T,
+            FULL_V,
+            FILL,
+        )
+        if V > BLOCK_V:
+            for first_v in range(BLOCK_V, V, BLOCK_V):
+                more_p, more_p_t, more_n, more_n_t = _products(
+                    do_base,
+                    v_new_base,
+                    y_base,
+                    rows,
+                    lane_t,
+                    lane_v,
+                    first_v,
+                    V,
+                    HV,
+                    DO_STRIDE_T,
+                    V_NEW_STRIDE_T,
+                    FULL_V,
+                    FILL,
+                )
+                p += more_p
+                p_t += more_p_t
+                n += more_n
+                n_t += more_n_t
+        n_t = n_t * beta
         p = (p * below + p_t * (1.0 - below)) * scale
         n = (n * below + n_t * (1.0 - below)) * -1.0
         # Products leave columns behind a short chunk's end as they were, and NaN times 0 is NaN.
