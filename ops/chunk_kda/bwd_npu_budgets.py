@@ -2,8 +2,8 @@
 
 The limits are what ascendnpu-ir 1.2.0 makes of the kernels today (2026-11-30, every case of the
 table): a change that costs more should be meant. arch35's compiler neither splits rows between its
-vector cores nor double-buffers, so neither is asked there. A call has two launches for each range of
-chunks (npu_plan.py), so their number is no property of a kernel.
+vector cores nor double-buffers, so neither is asked there. A call has two launches for each range
+of chunks (npu_plan.py), so their number is no property of a kernel.
 """
 
 from testing.npu_compile import budgets
