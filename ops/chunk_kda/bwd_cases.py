@@ -94,6 +94,24 @@ def _bwd(
     return common.row(OP, name, tensors, style, attributes, values, layout, tags, waivers)
 
 
+# r rounds where the kernels for GPUs do, those for NPUs round elsewhere, and less often (see
+# same_precision.py): over all rows the errors of dq, dk and dv are 0.85 to 1.03 times r's (six fp16
+# cases). Where one or a few numbers decide, two such errors are two draws.
+_NPUS = ("npu-arch32", "npu-arch35", "npu-arch32-sim", "npu-arch35-sim")
+
+
+def _npu_waiver(output: str, gate: str, limit: float, measured: float, why: str) -> cases.Waiver:
+    return cases.Waiver(
+        output=output,
+        gate=gate,
+        limit=limit,
+        measured=measured,
+        date="2026-11-30",
+        reason=why,
+        devices=_NPUS,
+    )
+
+
 # What users of the op quote: B=1, T=128, H=2, HV=4, K=64, V=64.
 EXAMPLE = _bwd("example", (1, 128, 2, 4, 64, 64), FP16, "model")
 
@@ -102,7 +120,25 @@ _LENGTHS = (
     _bwd("t1", (3, 1, 1, 2, 32, 16), FP16, "uniform", tags=NPU),
     _bwd("t15", (1, 15, 1, 2, 32, 32), BF16, "model", chunk_size=32),
     _bwd("t16", (1, 16, 2, 2, 32, 32), FP16, "uniform", chunk_size=32),
-    _bwd("t17", (2, 17, 1, 1, 32, 48), FP16, "model", chunk_size=32, tags=NPU),
+    _bwd(
+        "t17",
+        (2, 17, 1, 1, 32, 48),
+        FP16,
+        "model",
+        chunk_size=32,
+        waivers=(
+            _npu_waiver("dq", "G3 scaled max", 0.0026, 0.00212, "2.03 times r's largest error."),
+            _npu_waiver(
+                "dbeta",
+                "G2 worst block",
+                0.004,  # three times r's
+                0.0034,
+                "The worst block of 16 rows is the one number of token 17, a sum that cancels; r "
+                "is off by 0.00134.",
+            ),
+        ),
+        tags=NPU,
+    ),
     _bwd("t63", (1, 63, 1, 2, 32, 32), BF16, "uniform", tags=NPU),
     _bwd("t64", (1, 64, 1, 2, 32, 32), FP16, "model", tags=NPU),
     _bwd("t65", (1, 65, 1, 2, 32, 32), FP16, "uniform", tags=NPU),
@@ -167,7 +203,19 @@ _KERNEL_GATES = (
         bias=False,
         tags=NPU,
     ),
-    _bwd("bounded", SMALL, FP16, "model", gate="bounded", tags=NPU),
+    _bwd(
+        "bounded",
+        SMALL,
+        FP16,
+        "model",
+        gate="bounded",
+        waivers=(
+            # Twice what r reaches, as in G3.
+            _npu_waiver("dA_log", "G1 norm", 0.0018, 0.0011, "Two sums that cancel."),
+            _npu_waiver("ddt_bias", "G1 norm", 0.0049, 0.00313, "64 sums that cancel."),
+        ),
+        tags=NPU,
+    ),
     _bwd("bounded_plain", SMALL, FP16, "uniform", gate="bounded", rate=False, bias=False, tags=NPU),
     _bwd(
         "bounded_steep",
@@ -177,6 +225,7 @@ _KERNEL_GATES = (
         gate="bounded",
         values={"A_log": dist.Cycle((1.5, 100.0))},
         tags=NPU,
+        waivers=(_npu_waiver("dA_log", "G1 norm", 0.0015, 0.00107, "Two sums that cancel."),),
     ),
     _bwd("softplus_fp32", (1, 40, 1, 2, 32, 32), FP32, "model", gate="softplus", chunk_size=32),
     _bwd("kept", SMALL, FP16, "model", keep=True, tags=NPU),

@@ -21,7 +21,8 @@ MIN_WIDTH, MAX_WIDTH = 1, 256
 LEAST_LOWER_BOUND = -5.0
 # Kernels count the tokens of a batch row in int32, a chunk at a time.
 MAX_TOKENS = 2**31 - max(CHUNK_SIZES)
-# They address a chunk's rows in int32 too; rows that lie farther apart are copied.
+# They address a chunk's rows in int32 too; rows that lie farther apart are copied. So are rows that
+# are one and the same: Ascend's compilers refuse a stride of 0.
 MAX_ROW_STRIDE = 2**31 // max(CHUNK_SIZES) - MAX_WIDTH
 
 _DTYPES = {
@@ -498,8 +499,8 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _near(tensor: torch.Tensor) -> torch.Tensor:
-    far = tensor.shape[1] > 1 and tensor.stride(1) > MAX_ROW_STRIDE
-    return tensor.contiguous() if far else tensor
+    near = tensor.shape[1] <= 1 or 0 < tensor.stride(1) <= MAX_ROW_STRIDE
+    return tensor if near else tensor.contiguous()
 
 
 def _dense(tensor: torch.Tensor | None) -> torch.Tensor | None:

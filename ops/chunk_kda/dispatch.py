@@ -7,9 +7,15 @@ from typing import Any
 
 import torch
 
-from ops.chunk_kda import contract, finalize, gate, prepare, scans
+from ops.chunk_kda import contract, finalize, gate, npu_plan, prepare, scans
 from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import problem as problem_lib
+from ops.chunk_kda.npu import decayed as npu_decayed
+from ops.chunk_kda.npu import finalize as npu_finalize
+from ops.chunk_kda.npu import scans as npu_scans
+from ops.chunk_kda.npu import scores as npu_scores
+from ops.chunk_kda.npu import tables as npu_tables
+from ops.chunk_kda.npu import wy as npu_wy
 from ops.common import backend as backend_lib
 from ops.common import checks, chunks
 from ops.common import launch as launch_lib
@@ -21,6 +27,14 @@ _KERNELS = {
     plan_lib.REVERSE: scans.reverse_scan,
     plan_lib.SCORES: finalize.scores,
     plan_lib.FINALIZE: finalize.finalize,
+    npu_plan.DECAYED: npu_decayed.decayed,
+    npu_plan.FORWARD: npu_scans.forward_states,
+    npu_plan.REVERSE: npu_scans.reverse_states,
+    npu_plan.SCORES: npu_scores.level_scores,
+    npu_plan.GRADIENTS: npu_finalize.level_gradients,
+    npu_plan.GATE_BACKWARD: gate.gate_backward,
+    npu_plan.WY_CHUNK: npu_wy.wy_chunk,
+    npu_plan.WY_DQKG: npu_wy.wy_dqkg,
 }
 
 
@@ -394,7 +408,8 @@ def _run(
     backend = backend_lib.backend_of(q)
     with backend_lib.device_guard(q):
         plan = _plan_for(maker, problem, backend)
-        found = _launch(problem, plan, backend, {**given, **_tables_for(problem, bounds, q)})
+        tables = tables_for(problem, bounds, backend, q)
+        found = launch_plan(problem, plan, backend, {**given, **tables})
         if bounds is not None and bounds[-1] < problem.T:
             for name in plan.outputs:
                 if name != "dh0":
@@ -413,10 +428,14 @@ def _run(
 _SUMS = ("dbeta", "dA_log", "ddt_bias")
 
 
-def _launch(
+def launch_plan(
     problem: problem_lib.Problem, plan: plan_lib.Plan, backend: str, given: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Makes a plan's launches. What the plan says of buffers decides how long each exists."""
+    """Makes a plan's launches; returns its outputs, and sums to be finished along their first axis.
+
+    What the plan says of buffers decides how long each exists. Tools may launch another backend's
+    plan; given are arguments and tables by the kernels' names.
+    """
     buffers = {**plan.workspace, **plan.outputs}
     held: dict[str, torch.Tensor] = {}
     for i, kernel in enumerate(plan.kernels):
@@ -443,8 +462,10 @@ def make_launch(
     `_h` its strides, the others are listed here.
     """
     p, s = problem, problem.strides
-    # v_new is written over u. dv is given, or lies where y is to be; first Aqk^T do lies there.
-    values = {"dv": values.get("y"), "u": values.get("v_new"), **values}
+    # v_new is written over u. dv is given, or lies where y is to be; first Aqk^T do lies there. The
+    # gate's gradient is dg, unless a later kernel makes dg of it.
+    fallbacks = {"dv": "y", "u": "v_new", "dgate": "dg"}
+    values = {**{name: values.get(other) for name, other in fallbacks.items()}, **values}
     of_key, of_value = (p.T * p.HV * p.K, p.HV * p.K, p.K), (p.T * p.HV * p.V, p.HV * p.V, p.V)
     strides = {name: getattr(s, name) for name in s.__dataclass_fields__}
     if p.computes_gate:
@@ -457,6 +478,8 @@ def make_launch(
         "T": p.T,
         "num_chunks": p.NT,
         "num_tasks": kernel.num_tasks,
+        "first_chunk": kernel.first_chunk,
+        "width": p.K,
         "dbeta_stride_tile": p.B * p.T * p.HV,
         "scale": values["scale"],
         "lower_bound": values["lower_bound"],
@@ -473,8 +496,8 @@ def make_launch(
         for name in function.arg_names
         if name not in constants
     }
-    if kernel.kernel == plan_lib.FINALIZE:
-        args["dbeta_ptr"] = values["dbeta"][1:]
+    if kernel.first_slot:
+        args["dbeta_ptr"] = values["dbeta"][kernel.first_slot :]
     return launch_lib.Launch(
         kernel=function,
         backend=backend,
@@ -483,6 +506,13 @@ def make_launch(
         constants=constants,
         options=kernel.options,
     )
+
+
+def tables_for(
+    problem: problem_lib.Problem, bounds: tuple[int, ...] | None, backend: str, q: torch.Tensor
+) -> Mapping[str, torch.Tensor]:
+    """What a backend's kernels look up."""
+    return {**_tables_for(problem, bounds, q), **_constants_for(problem, backend, q)}
 
 
 def _tables_for(
@@ -516,6 +546,20 @@ def _kept_tables(
 ) -> Mapping[str, torch.Tensor]:
     del stream
     return _make_tables(bounds, chunk_size, device)
+
+
+def _constants_for(
+    problem: problem_lib.Problem, backend: str, q: torch.Tensor
+) -> Mapping[str, torch.Tensor]:
+    """Constant tensors that kernels for NPUs read, 0.3 MB, made once; no workspace of a call."""
+    if backend not in npu_plan.BACKENDS:
+        return {}
+    if backend_lib.pretending():
+        return npu_tables.make(problem.C, q.dtype, q.device)
+    return _kept_constants(problem.C, q.dtype, q.device)
+
+
+_kept_constants = functools.cache(npu_tables.make)
 
 
 # Callers repeat few shapes: planning once per shape keeps the host's share of a small call low.

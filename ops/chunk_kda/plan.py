@@ -2,17 +2,27 @@
 torch, no triton."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
+from ops.chunk_kda import npu_plan
 from ops.chunk_kda import problem as problem_lib
+from ops.chunk_kda.plan_types import (
+    Buffer,
+    KernelPlan,
+    Plan,
+    ceil_div,
+    check_tasks,
+    gate_constants,
+    next_power_of_two,
+    shared_constants,
+)
 
 # Names of ops.common.backend, repeated here because that module imports torch and triton; plan_test
 # compares them.
 CPU_REFERENCE = "cpu-reference"
 CUDA = "cuda"
 
-# Names of the kernels, as launches report them.
+# Names of the kernels, as launches report them; those for NPUs are in npu_plan.py.
 GATE = "cumulative_gate"
 PREPARE = "prepare"
 FORWARD = "forward_scan"
@@ -20,101 +30,9 @@ REVERSE = "reverse_scan"
 SCORES = "scores"
 FINALIZE = "finalize"
 
-# As in gate.py; 0 where G is given.
-_GATES = {problem_lib.GIVEN: 0, problem_lib.SOFTPLUS: 1, problem_lib.BOUNDED: 2}
-_ITEMSIZE = {problem_lib.FLOAT16: 2, problem_lib.BFLOAT16: 2, problem_lib.FLOAT32: 4}
-
 # 64 columns beside a chunk of 64 tokens. With 32 Triton 3.6 miscompiles some products of Hopper's
 # wgmma: finalize was off by 2000 %, the scans right only while their loads are pipelined.
 _BLOCK = 64
-_MAX_TASKS = 2**31 - 2**16  # task counters are int32 and step by up to 2^16
-
-
-@dataclasses.dataclass(frozen=True)
-class KernelPlan:
-    """One kernel launch.
-
-    Attributes:
-        kernel: one of the names above.
-        programs: size of the one-dimensional persistent grid.
-        num_tasks: pieces of work; program p does p, p + programs, p + 2 programs, ...
-        constants: the kernel's tl.constexpr arguments.
-        options: compiler options.
-    """
-
-    kernel: str
-    programs: int
-    num_tasks: int
-    constants: Mapping[str, int | bool | str]
-    options: Mapping[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class Buffer:
-    """A tensor that kernels write.
-
-    Attributes:
-        shape: its sizes.
-        stored: the dtype that kernels store.
-        dtype: the dtype of the result, which torch converts to; stored where it is None.
-        first, last: positions in Plan.kernels of the first and the last launch that use it.
-    """
-
-    shape: tuple[int, ...]
-    stored: str
-    dtype: str | None
-    first: int
-    last: int
-
-    @property
-    def bytes(self) -> int:
-        return math.prod(self.shape) * _ITEMSIZE[self.stored]
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How a call is computed.
-
-    Attributes:
-        kernels: what is launched, in this order.
-        workspace: tensors between kernels, and sums that torch finishes, by name.
-        outputs: results that kernels write, by name.
-    """
-
-    kernels: tuple[KernelPlan, ...]
-    workspace: Mapping[str, Buffer]
-    outputs: Mapping[str, Buffer]
-
-    def explain(self) -> str:
-        """The plan in words, a line for each launch and one for the workspace."""
-        lines = []
-        for each in self.kernels:
-            tiles = {
-                name.removeprefix("BLOCK_").lower(): value
-                for name, value in each.constants.items()
-                if name.startswith("BLOCK")
-            }
-            lines.append(
-                f"{each.kernel}: {each.num_tasks} tasks on {each.programs} programs, "
-                f"tiles {tiles}" + (f", options {dict(each.options)}" if each.options else "")
-            )
-        held = ", ".join(f"{name} {buffer.bytes}" for name, buffer in self.workspace.items())
-        lines.append(f"workspace in bytes: {held}")
-        return "\n".join(lines)
-
-    def workspace_bytes(self, peak: bool) -> int:
-        """Device bytes beside the outputs: of what is held at the same time, or (peak=False) of all
-        that is allocated."""
-        converted = [b for b in self.outputs.values() if b.dtype not in (None, b.stored)]
-        if not peak:
-            return sum(b.bytes for b in (*self.workspace.values(), *converted))
-        most = 0
-        for i in range(len(self.kernels)):
-            held = sum(b.bytes for b in self.workspace.values() if b.first <= i <= b.last)
-            # Outputs that are allocated later leave room.
-            held -= sum(b.bytes for b in self.outputs.values() if b.first > i)
-            most = max(most, held)
-        return most + sum(b.bytes for b in converted)
 
 
 def make_plan(
@@ -129,17 +47,14 @@ def make_plan(
         max_programs: the most that a grid may have; it changes no result's bits. Default: cores.
 
     Raises:
-        NotImplementedError: no kernels are written for this backend.
+        NotImplementedError: no kernels are written for this backend, or not for these sizes.
         ValueError: more pieces of work than kernels can count.
     """
+    if backend in npu_plan.BACKENDS:
+        return npu_plan.make_plan(problem, backend, cores, max_programs)
     p = problem
     maker = _Maker(problem, backend, cores, max_programs)
-    gate = {
-        "GATE": _GATES[p.gate],
-        "HAS_A_LOG": p.has_A_log,
-        "HAS_BIAS": p.has_dt_bias,
-        "G_ORG_STRIDE_T": p.strides.g_org[1],
-    }
+    gate = gate_constants(problem)
     kernels = []
     if p.computes_gate:
         kernels.append(maker.cumulative_gate(gate))
@@ -198,6 +113,8 @@ def make_wy_plan(
     problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None = None
 ) -> Plan:
     """The same for chunk_kda_bwd_wy_dqkg_fused."""
+    if backend in npu_plan.BACKENDS:
+        return npu_plan.make_wy_plan(problem, backend, cores, max_programs)
     p = problem
     maker = _Maker(problem, backend, cores, max_programs)
     given = {"GATE": 0, "HAS_A_LOG": False, "HAS_BIAS": False, "G_ORG_STRIDE_T": 0}
@@ -246,8 +163,9 @@ class _Maker:
         self, problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None
     ):
         if backend not in (CPU_REFERENCE, CUDA):
+            implemented = ", ".join((CPU_REFERENCE, CUDA, *npu_plan.BACKENDS))
             raise NotImplementedError(
-                f"chunk_kda: no kernels for {backend!r}; implemented are {CPU_REFERENCE} and {CUDA}"
+                f"chunk_kda: no kernels for {backend!r}; implemented are {implemented}"
             )
         self._problem = problem
         self._gpu = backend == CUDA
@@ -258,7 +176,7 @@ class _Maker:
         self._fp32_dots = backend == CPU_REFERENCE and problem.dtype == problem_lib.BFLOAT16
         self._interpreter = backend == CPU_REFERENCE
         self.stored = self.stored_as(problem.dtype)
-        self.k_tiles = _ceil_div(problem.K, _BLOCK)
+        self.k_tiles = ceil_div(problem.K, _BLOCK)
 
     def stored_as(self, dtype: str) -> str:
         """The dtype that kernels store where the contract has `dtype`."""
@@ -268,7 +186,7 @@ class _Maker:
 
     def cumulative_gate(self, gate: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
-        constants = {"BLOCK_K": _BLOCK, "SPLIT_SUMS": self._gpu}
+        constants = {"BLOCK_K": _BLOCK, "SPLIT_SUMS": self._gpu, "VECTOR_SUMS": False}
         return self._kernel(GATE, p.chunks * p.HV * self.k_tiles, gate | constants, 4)
 
     def prepare(self) -> KernelPlan:
@@ -279,8 +197,8 @@ class _Maker:
     def scan(self, name: str, constants: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
         block_v, stages = self._scan_tiles()
-        count = p.N * p.HV * _ceil_div(p.V, block_v)
-        tiles = {"BLOCK_K": max(_BLOCK, _next_power_of_two(p.K)), "BLOCK_V": block_v}
+        count = p.N * p.HV * ceil_div(p.V, block_v)
+        tiles = {"BLOCK_K": max(_BLOCK, next_power_of_two(p.K)), "BLOCK_V": block_v}
         return self._kernel(name, count, {**constants, **tiles, "STAGES": stages}, 4)
 
     def _scan_tiles(self) -> tuple[int, int]:
@@ -311,45 +229,19 @@ class _Maker:
             "SPLIT_SUMS": self._gpu,
         }
         # 8 warps: with 4 the fp32 tiles spill (3.3 ms instead of 1.2), 16 are slower too (1.7).
-        return self._kernel(FINALIZE, p.chunks * p.HV // members * self.k_tiles, constants, 8)
+        launch = self._kernel(FINALIZE, p.chunks * p.HV // members * self.k_tiles, constants, 8)
+        return dataclasses.replace(launch, first_slot=1)
 
     def _kernel(
         self, name: str, count: int, constants: Mapping[str, int | bool], warps: int
     ) -> KernelPlan:
-        if count > _MAX_TASKS:
-            raise ValueError(
-                f"pieces of work of {name}: got {count}, allowed: up to {_MAX_TASKS}; their number "
-                "grows with B * T * HV"
-            )
-        p, s = self._problem, self._problem.strides
-        fp32 = p.dtype == problem_lib.FLOAT32
+        check_tasks(name, count)
+        fp32 = self._problem.dtype == problem_lib.FLOAT32
         shared = {
-            "HV": p.HV,
-            "GROUP": p.group,
-            "K": p.K,
-            "V": p.V,
-            "C": p.C,
-            "Q_STRIDE_T": s.q[1],
-            "K_STRIDE_T": s.k[1],
-            "V_STRIDE_T": s.v[1],
-            "G_STRIDE_T": p.HV * p.K if p.computes_gate else s.g[1],
-            "AQK_STRIDE_T": s.Aqk[1],
-            "AKK_STRIDE_T": s.Akk[1],
-            "DO_STRIDE_T": s.do[1],
-            "V_NEW_STRIDE_T": p.HV * p.V if p.recompute else s.v_new[1],
-            "DV_STRIDE_T": s.dv[1] or p.HV * p.V,
-            "PACKED": p.packed,
+            **shared_constants(self._problem),
             "FP32_DOTS": self._fp32_dots,
             # Matrix units round fp32 operands to 11 bits; three products of split ones keep 22.
             "TF32X3": self._gpu and fp32,
         }
         options = {"num_warps": warps, "num_stages": 1} if self._gpu else {}
         return KernelPlan(name, min(count, self._limit), count, {**shared, **constants}, options)
-
-
-def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _next_power_of_two(value: int) -> int:
-    return 1 << (value - 1).bit_length()

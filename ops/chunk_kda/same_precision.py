@@ -4,6 +4,11 @@ chunked_bwd and chunked_wy compute in any dtype and round operands and stored in
 another one, or not at all: with float64 and no rounding they equal the goldens, which is how the
 two are checked against each other. Plain torch; no code is shared with kernels.
 
+The roundings are those of the kernels for GPUs, which store w, u and Aqk^T do in the operands'
+dtype. Those for Ascend NPUs never form w and u (v_new = Akk z there, with z = beta (v - kE h)
+rounded, and beta y in its place on the way back) and keep Aqk^T do in fp32: fewer roundings, the
+same gates.
+
 Shapes inside: [N, chunks, HV, C, ...] for tokens, [N, chunks, HV, K, V] for states.
 """
 

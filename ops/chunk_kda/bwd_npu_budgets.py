@@ -1,0 +1,46 @@
+"""What the compiled kernels of chunk_kda_bwd may cost on an NPU; judged by the compile targets.
+
+The limits are what ascendnpu-ir 1.2.0 makes of the kernels today (2026-11-30, every case of the
+table): a change that costs more should be meant. arch35's compiler neither splits rows between its
+vector cores nor double-buffers, so neither is asked there. A call has two launches for each range
+of chunks (npu_plan.py), so their number is no property of a kernel.
+"""
+
+from testing.npu_compile import budgets
+
+# Of kernels with matrix products: signals between cube and vector cores, arch32 and arch35.
+_SYNCS = {
+    "forward_states": (18, 21),
+    "reverse_states": (21, 25),
+    "level_scores": (12, 29),
+    "level_gradients": (46, 60),
+}
+_VECTOR = ("cumulative_gate", "decayed", "gate_backward")
+
+BUDGETS = (
+    *(
+        budgets.Budget(name, "arch32", double_buffered=True, max_cross_core_syncs=0)
+        for name in _VECTOR
+    ),
+    *(budgets.Budget(name, "arch35", max_cross_core_syncs=0) for name in _VECTOR),
+    *(
+        budgets.Budget(name, architecture, max_cross_core_syncs=limit)
+        for name, limits in _SYNCS.items()
+        for architecture, limit in zip(("arch32", "arch35"), limits, strict=True)
+    ),
+    # The scans keep both vector cores and second buffers whatever the sizes.
+    *(
+        budgets.Budget(name, "arch32", double_buffered=True, both_vector_cores=True)
+        for name in ("forward_states", "reverse_states")
+    ),
+    # The shapes of training.
+    *(
+        budgets.Budget(
+            name,
+            "arch32",
+            where={"K": 128, "V": 128, "C": 64},
+            both_vector_cores=True,
+        )
+        for name in ("level_scores", "level_gradients")
+    ),
+)
