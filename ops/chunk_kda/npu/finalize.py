@@ -323,7 +323,7 @@ def level_gradients(
                 FILL,
             )
             if V > BLOCK_V:
-                for first_v in range(BLOCK_V, V, BLOCK_V):
+                for first_v in tl.static_range(BLOCK_V, V, BLOCK_V):
                     more_do_h, more_kept, more_y_h = _between_chunks(
                         h_base,
                         dh_base,
