@@ -230,7 +230,7 @@ def level_gradients(
         b, first, rows = dense_or_packed_chunk(
             chunk, cu_seqlens_ptr, chunk_indices_ptr, T, num_chunks, C, PACKED
         )
-        valid = tile_mask(rows, lane_t, lane_k, first_k, K, FULL_K)
+        valid = tile_mask(rows, lane_t, lane_k, first_k, width, FULL_K)
         q_base = q_ptr + b * q_stride_b + h64 * q_stride_h + first * Q_STRIDE_T
         k_base = k_ptr + b * k_stride_b + h64 * k_stride_h + first * K_STRIDE_T
         q = load_tile(q_base, rows, lane_t, lane_k, first_k, K, Q_STRIDE_T, FULL_K, FILL)
@@ -323,7 +323,7 @@ def level_gradients(
                 FILL,
             )
             if V > BLOCK_V:
-                for first_v in range(BLOCK_V, V, BLOCK_V):
+                for first_v in tl.static_range(BLOCK_V, V, BLOCK_V):
                     more_do_h, more_kept, more_y_h = _between_chunks(
                         h_base,
                         dh_base,
@@ -368,7 +368,9 @@ def level_gradients(
             k_kept = tl.where(valid, k * kept, 0.0)
             dgate = tl.dot(from_row, rest, input_precision="ieee")
             dgate = tl.dot(below, k_kept, dgate, input_precision="ieee")
-            store_tile(dgate_ptr + row * K, dgate, rows, lane_t, lane_k, first_k, K, HV * K, FULL_K)
+            store_tile(
+                dgate_ptr + row * K, dgate, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K
+            )
             dbeta_base = dbeta_ptr + k_tile * dbeta_stride_tile + row
             tl.store(dbeta_base + lane_t * HV, dbeta, mask=lane_t < rows)
             dq += on * k
@@ -377,8 +379,8 @@ def level_gradients(
                 dq_sum += dq
                 dk_sum += dk
             else:
-                store_tile(dq_ptr + of_key, dq, rows, lane_t, lane_k, first_k, K, H * K, FULL_K)
-                store_tile(dk_ptr + of_key, dk, rows, lane_t, lane_k, first_k, K, H * K, FULL_K)
+                store_tile(dq_ptr + of_key, dq, rows, lane_t, lane_k, first_k, width, H * K, FULL_K)
+                store_tile(dk_ptr + of_key, dk, rows, lane_t, lane_k, first_k, width, H * K, FULL_K)
         if GROUP > 1:
-            store_tile(dq_ptr + of_key, dq_sum, rows, lane_t, lane_k, first_k, K, H * K, FULL_K)
-            store_tile(dk_ptr + of_key, dk_sum, rows, lane_t, lane_k, first_k, K, H * K, FULL_K)
+            store_tile(dq_ptr + of_key, dq_sum, rows, lane_t, lane_k, first_k, width, H * K, FULL_K)
+            store_tile(dk_ptr + of_key, dk_sum, rows, lane_t, lane_k, first_k, width, H * K, FULL_K)

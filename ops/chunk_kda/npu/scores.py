@@ -132,7 +132,7 @@ def level_scores(
             FILL,
         )
         if V > BLOCK_V:
-            for first_v in range(BLOCK_V, V, BLOCK_V):
+            for first_v in tl.static_range(BLOCK_V, V, BLOCK_V):
                 more_p, more_p_t, more_n, more_n_t = _products(
                     do_base,
                     v_new_base,

@@ -22,7 +22,7 @@ def decay(x):
 
 
 @triton.jit
-def tile_mask(rows, lane_t, lane_x, first_x, X: tl.constexpr, FULL: tl.constexpr):
+def tile_mask(rows, lane_t, lane_x, first_x, X, FULL: tl.constexpr):
     mask = (lane_t < rows)[:, None]
     if not FULL:
         mask = mask & (lane_x < X - first_x)[None, :]
@@ -59,7 +59,7 @@ def store_tile(
     lane_t,
     lane_x,
     first_x,
-    X: tl.constexpr,
+    X,
     STRIDE_T: tl.constexpr,
     FULL: tl.constexpr,
 ):
