@@ -493,14 +493,15 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.resolve_neg()  # a view that torch negates when it is read; a kernel would not
     # The devices read rows; a stride inside the row costs less as one copy here than as scattered
     # reads in the kernel.
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+    repeated = tensor.shape[1] > 1 and tensor.stride(1) == 0
+    if repeated or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
         return tensor.contiguous()
     return _near(tensor)
 
 
 def _near(tensor: torch.Tensor) -> torch.Tensor:
-    near = tensor.shape[1] <= 1 or 0 < tensor.stride(1) <= MAX_ROW_STRIDE
-    return tensor if near else tensor.contiguous()
+    far = tensor.shape[1] > 1 and tensor.stride(1) > MAX_ROW_STRIDE
+    return tensor.contiguous() if far else tensor
 
 
 def _dense(tensor: torch.Tensor | None) -> torch.Tensor | None:

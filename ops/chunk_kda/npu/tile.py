@@ -70,8 +70,13 @@ def store_tile(
 
 @triton.jit
 def load_rows(base, rows, lane_t, STRIDE_T: tl.constexpr):
-    """[C] fp32, one number of each token; zeros beyond `rows`."""
-    return tl.load(base + lane_t * STRIDE_T, mask=lane_t < rows, other=0.0).to(tl.float32)
+    """[C] fp32, one number of each token; zeros beyond `rows`. STRIDE_T: 0 is one for all tokens,
+    which the compilers do not take as a stride."""
+    if STRIDE_T == 0:
+        x = tl.where(lane_t < rows, tl.load(base).to(tl.float32), 0.0)
+    else:
+        x = tl.load(base + lane_t * STRIDE_T, mask=lane_t < rows, other=0.0).to(tl.float32)
+    return x
 
 
 @triton.jit

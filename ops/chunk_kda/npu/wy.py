@@ -80,6 +80,7 @@ def wy_chunk(
     DTYPE: tl.constexpr = k_ptr.dtype.element_ty
     FULL_K: tl.constexpr = BLOCK_K == K
     FULL_V: tl.constexpr = V % BLOCK_V == 0
+    FILL_STATES: tl.constexpr = FILL and not (FULL_K and FULL_V)
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)
     lane_k = tl.arange(0, BLOCK_K)
@@ -121,7 +122,9 @@ def wy_chunk(
         da = tl.zeros((C, C), tl.float32)
         for first_v in tl.static_range(0, V, BLOCK_V):
             dv = load_tile(dv_base, rows, lane_t, lane_v, first_v, V, DV_STRIDE_T, FULL_V, FILL)
-            h = load_state(h_ptr + state * (K * V), lane_k, 0, lane_v, first_v, K, V, FULL_V, False)
+            h = load_state(
+                h_ptr + state * (K * V), lane_k, 0, lane_v, first_v, K, V, FULL_V, FILL_STATES
+            )
             y = tl.dot(tl.trans(akk), dv, input_precision="ieee")
             x = tl.dot(ke, h, input_precision="ieee")
             v = load_tile(v_base, rows, lane_t, lane_v, first_v, V, V_STRIDE_T, FULL_V, FILL)
@@ -146,7 +149,7 @@ def wy_chunk(
         store_tile(dakk_ptr + row * C, da, rows, lane_t, lane_c, 0, C, HV * C, True)
 
 
-@triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks"])
+@triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks", "width"])
 def wy_dqkg(
     q_ptr,
     k_ptr,
@@ -170,6 +173,7 @@ def wy_dqkg(
     T,
     num_chunks,
     num_tasks,
+    width,
     dbeta_stride_tile,
     q_stride_b,
     q_stride_h,
@@ -199,8 +203,8 @@ def wy_dqkg(
     PACKED: tl.constexpr,
     FILL: tl.constexpr,
 ):
-    """dq, dk, dg, and the parts of dbeta over K, one slot for each K tile. BLOCK_V: V or more. Task:
-    (chunk, value head, K tile)."""
+    """dq, dk, dg, and the parts of dbeta over K, one slot for each K tile. BLOCK_V: V or more.
+    width: K, see level_gradients. Task: (chunk, value head, K tile)."""
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     FULL_K: tl.constexpr = K % BLOCK_K == 0
     FULL_V: tl.constexpr = BLOCK_V == V
@@ -220,7 +224,7 @@ def wy_dqkg(
         )
         row = (b * T + first) * HV + hv64
         state = tl.cast(chunk, tl.int64) * HV + hv64
-        valid = tile_mask(rows, lane_t, lane_k, first_k, K, FULL_K)
+        valid = tile_mask(rows, lane_t, lane_k, first_k, width, FULL_K)
         FILL_STATES: tl.constexpr = FILL and not (FULL_K and FULL_V)
         h_at = state * (K * V)
         h = load_state(h_ptr + h_at, rows_k, first_k, lane_v, 0, K, V, FULL_V, FILL_STATES)
@@ -240,10 +244,10 @@ def wy_dqkg(
         q = q.to(tl.float32)
         k = k.to(tl.float32)
         g = load_tile(g_base, rows, lane_t, lane_k, first_k, K, G_STRIDE_T, FULL_K, FILL)
-        g_last = load_last_row(g_base, rows, lane_k, first_k, K, G_STRIDE_T)[None, :]
+        g_last = load_last_row(g_base, rows, lane_k, first_k, width, G_STRIDE_T)[None, :]
         beta = load_rows(beta_base, rows, lane_t, BETA_STRIDE_T)[:, None]
         at_last = tl.load(
-            h_dh_ptr + state * K + first_k + lane_k, mask=lane_k < K - first_k, other=0.0
+            h_dh_ptr + state * K + first_k + lane_k, mask=lane_k < width - first_k, other=0.0
         )[None, :]
         at_last = at_last * power_of_2(g_last)
         is_last = tl.load(last_ptr + (C - rows) + lane_t)[:, None]
@@ -260,8 +264,8 @@ def wy_dqkg(
         at = row * K
         dg = q * dq - k_kept + k_written * beta + add
         dk = kept + written * beta
-        store_tile(dq_ptr + at, dq, rows, lane_t, lane_k, first_k, K, HV * K, FULL_K)
-        store_tile(dk_ptr + at, dk, rows, lane_t, lane_k, first_k, K, HV * K, FULL_K)
-        store_tile(dg_ptr + at, dg, rows, lane_t, lane_k, first_k, K, HV * K, FULL_K)
+        store_tile(dq_ptr + at, dq, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K)
+        store_tile(dk_ptr + at, dk, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K)
+        store_tile(dg_ptr + at, dg, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K)
         dbeta_base = dbeta_ptr + k_tile * dbeta_stride_tile + row
         tl.store(dbeta_base + lane_t * HV, tl.sum(k_written, 1), mask=lane_t < rows)
