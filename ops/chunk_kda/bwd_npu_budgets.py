@@ -10,10 +10,10 @@ from testing.npu_compile import budgets
 
 # Of kernels with matrix products: signals between cube and vector cores, arch32 and arch35.
 _SYNCS = {
-    "forward_states": (18, 21),
+    "forward_states": (18, 24),
     "reverse_states": (21, 25),
-    "level_scores": (12, 29),
-    "level_gradients": (46, 60),
+    "level_scores": (12, 28),
+    "level_gradients": (40, 45),
 }
 _VECTOR = ("cumulative_gate", "decayed", "gate_backward")
 
@@ -24,23 +24,21 @@ BUDGETS = (
     ),
     *(budgets.Budget(name, "arch35", max_cross_core_syncs=0) for name in _VECTOR),
     *(
-        budgets.Budget(name, architecture, max_cross_core_syncs=limit)
-        for name, limits in _SYNCS.items()
-        for architecture, limit in zip(("arch32", "arch35"), limits, strict=True)
-    ),
-    # The scans keep both vector cores and second buffers whatever the sizes.
-    *(
-        budgets.Budget(name, "arch32", double_buffered=True, both_vector_cores=True)
-        for name in ("forward_states", "reverse_states")
-    ),
-    # The shapes of training.
-    *(
         budgets.Budget(
             name,
             "arch32",
-            where={"K": 128, "V": 128, "C": 64},
+            double_buffered=True,
             both_vector_cores=True,
+            max_scalar_loads=8,
+            max_scalar_stores=0,
+            max_cross_core_syncs=limit,
         )
-        for name in ("level_scores", "level_gradients")
+        for name, (limit, _) in _SYNCS.items()
+    ),
+    *(
+        budgets.Budget(
+            name, "arch35", max_scalar_loads=6, max_scalar_stores=0, max_cross_core_syncs=limit
+        )
+        for name, (_, limit) in _SYNCS.items()
     ),
 )
