@@ -44,7 +44,7 @@ _VECTOR_TILE = 4096
 # arch35's compiler (1.2.0) crashes on 16 columns.
 _LEAST_BLOCK = {NPU_ARCH32: 16, NPU_ARCH35: 32}
 
-_Constants = Mapping[str, int | bool | str]
+_Constants = Mapping[str, int | bool]
 
 
 def make_plan(
@@ -161,7 +161,7 @@ class _Maker:
         if self._fp32 and p.V > 128:
             self._part_v = 128 if self._arch32 else 64
         # Rows of products are multiples of 16 anyway; 32 saves a quarter of K = 96 against 128.
-        self.scan_block_k = self._least if self._least >= p.K else 32 * ceil_div(p.K, 32)
+        self.scan_block_k = min(self._block_k, 32 * ceil_div(p.K, 32))
         self.gate_block_k = min(64, self._block_k)
         self.gradients_block_k = min(self._gradients_block(), self._block_k)
         self.wy_block_k = min(self._wy_block(), self._block_k)

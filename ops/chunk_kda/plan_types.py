@@ -104,7 +104,7 @@ class Plan:
         return most + sum(b.bytes for b in converted)
 
 
-def gate_constants(problem: problem_lib.Problem) -> dict[str, int | bool | str]:
+def gate_constants(problem: problem_lib.Problem) -> dict[str, int | bool]:
     """Of the kernels that compute the gate or its gradient."""
     return {
         "GATE": GATES[problem.gate],
@@ -114,7 +114,7 @@ def gate_constants(problem: problem_lib.Problem) -> dict[str, int | bool | str]:
     }
 
 
-def shared_constants(problem: problem_lib.Problem) -> dict[str, int | bool | str]:
+def shared_constants(problem: problem_lib.Problem) -> dict[str, int | bool]:
     """Of all kernels: sizes and strides."""
     p, s = problem, problem.strides
     return {

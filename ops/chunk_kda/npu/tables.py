@@ -8,8 +8,8 @@ def make(chunk_size: int, dtype: torch.dtype, device: torch.device) -> dict[str,
     """By the kernels' names, without `_ptr`. C: chunk_size, L: its levels, log2 C.
 
     anchors: [L, C, C] fp32: a product with G is, of each row, the difference to its anchor of that
-    level: G_i - G_a in the upper half of a group, G_a - G_j in the lower. One 1 and one -1 in a
-    row, or none, so that the difference is exact.
+    level: G_i - G_a in the upper half of a group, G_a - G_j in the lower. A row has one 1 and one
+    -1, or neither, so that the difference is exact.
     pairs: [L, C, C] dtype: 1 where two rows are in different halves of a group of 2^(level + 1).
     upper: [L, C] fp32: 1 for the rows of upper halves.
     from_row, lower, below, diagonal: [C, C] fp32: 1 for columns >= row, <= row, < row, = row.
