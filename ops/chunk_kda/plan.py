@@ -184,7 +184,7 @@ class _Maker:
             return problem_lib.FLOAT32
         return dtype
 
-    def cumulative_gate(self, gate: Mapping[str, int | bool | str]) -> KernelPlan:
+    def cumulative_gate(self, gate: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
         constants = {"BLOCK_K": _BLOCK, "SPLIT_SUMS": self._gpu, "VECTOR_SUMS": False}
         return self._kernel(GATE, p.chunks * p.HV * self.k_tiles, {**gate, **constants}, 4)
@@ -194,7 +194,7 @@ class _Maker:
         constants = {"BLOCK_K": _BLOCK, "BLOCK_V": _BLOCK, "HAS_U": p.recompute}
         return self._kernel(PREPARE, p.chunks * p.HV, constants, 4)
 
-    def scan(self, name: str, constants: Mapping[str, int | bool | str]) -> KernelPlan:
+    def scan(self, name: str, constants: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
         block_v, stages = self._scan_tiles()
         count = p.N * p.HV * ceil_div(p.V, block_v)
@@ -218,7 +218,7 @@ class _Maker:
         constants = {"BLOCK_K": _BLOCK, "BLOCK_V": _BLOCK, "GENERAL": general}
         return self._kernel(SCORES, p.chunks * p.HV, constants, 4)
 
-    def finalize(self, levels: int, members: int, gate: Mapping[str, int | bool | str]) -> KernelPlan:
+    def finalize(self, levels: int, members: int, gate: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
         constants = {
             **gate,
@@ -233,7 +233,7 @@ class _Maker:
         return dataclasses.replace(launch, first_slot=1)
 
     def _kernel(
-        self, name: str, count: int, constants: Mapping[str, int | bool | str], warps: int
+        self, name: str, count: int, constants: Mapping[str, int | bool], warps: int
     ) -> KernelPlan:
         check_tasks(name, count)
         fp32 = self._problem.dtype == problem_lib.FLOAT32
