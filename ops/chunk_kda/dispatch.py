@@ -7,7 +7,17 @@ from typing import Any
 
 import torch
 
-from ops.chunk_kda import contract, finalize, fwd_plan, gate, intra, npu_plan, output, prepare, scans
+from ops.chunk_kda import (
+    contract,
+    finalize,
+    fwd_plan,
+    gate,
+    intra,
+    npu_plan,
+    output,
+    prepare,
+    scans,
+)
 from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import problem as problem_lib
 from ops.chunk_kda.npu import decayed as npu_decayed
@@ -471,8 +481,8 @@ def make_launch(
     `_h` its strides, the others are listed here.
     """
     p, s = problem, problem.strides
-    # v_new, or o of the forward, is written over u. dv is given, or lies where y is to be; first Aqk^T do lies there. The
-    # gate's gradient is dg, unless a later kernel makes dg of it.
+    # v_new, or o of the forward, is written over u. dv is given, or lies where y is to be; first
+    # Aqk^T do lies there. The gate's gradient is dg, unless a later kernel makes dg of it.
     fallbacks = {"dv": "y", "u": "o" if p.forward else "v_new", "dgate": "dg"}
     values = {**{name: values.get(other) for name, other in fallbacks.items()}, **values}
     of_key, of_value = (p.T * p.HV * p.K, p.HV * p.K, p.K), (p.T * p.HV * p.V, p.HV * p.V, p.V)

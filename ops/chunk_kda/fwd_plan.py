@@ -23,9 +23,7 @@ def make_plan(
     )
     rows = (p.B, p.T, p.HV)
     stored, fp32 = maker.stored, problem_lib.FLOAT32
-    workspace = {
-        name: Buffer((*rows, p.K), stored, None, 1, 2) for name in ("w", "qg", "kg")
-    }
+    workspace = {name: Buffer((*rows, p.K), stored, None, 1, 2) for name in ("w", "qg", "kg")}
     outputs = {
         # First u, which has the same shape.
         "o": Buffer((*rows, p.V), stored, p.dtype, 1, 2),

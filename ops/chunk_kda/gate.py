@@ -16,8 +16,8 @@ SOFTPLUS = tl.constexpr(1)
 BOUNDED = tl.constexpr(2)
 
 INV_LN2 = tl.constexpr(1.4426950408889634)
-# Of a step, natural logarithm: 4e-18 is nothing beside 1. A masked step of -1000 would make G of its
-# chunk 1e5 and more, where fp32 leaves later decays 8e-3 of error; with this floor it is 4e-4.
+# Of a step, natural logarithm: a decay of 4e-18. A masked step of -1000 would make G of its chunk
+# 1e5 and more, where fp32 leaves later decays 8e-3 of error; with this floor it is 4e-4.
 MIN_GATE = tl.constexpr(-40.0)
 # exp(A_log) is inf from A_log = 88.7 on, and inf * 0 is NaN. This rate saturates a sigmoid as well.
 MAX_RATE = tl.constexpr(1e37)
@@ -91,8 +91,9 @@ def cumulative_gate(
     SPLIT_SUMS: tl.constexpr,
     VECTOR_SUMS: tl.constexpr,
 ):
-    """G, the sum of the gate, at least MIN_GATE a step, from the chunk's first token on, in base-2 units, fp32
-    [B, T, HV, K]. Task: (chunk, value head, K tile). VECTOR_SUMS: without matrix units."""
+    """G, the sum of the gate from the chunk's first token on, in base-2 units, fp32
+    [B, T, HV, K]; a step counts MIN_GATE where it is less. Task: (chunk, value head, K tile). VECTOR_SUMS: without
+    matrix units."""
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)

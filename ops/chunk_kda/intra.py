@@ -18,9 +18,9 @@ from ops.chunk_kda.tile import (
 def inverse(lower, lane_t, C: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr):
     """(I + lower)^-1, [C, C] fp32, of a strictly lower triangular matrix, by halves.
 
-    Of [[A, 0], [B, D]] the inverse has -D^-1 B A^-1 below. Level l joins all pairs of blocks of 2^l
-    rows at once: with x the inverse of what is inside blocks, and B the entries of pairs of level l,
-    x - x B x is that of twice the size.
+    That of [[A, 0], [B, D]] has -D^-1 B A^-1 below. Level l joins all pairs of blocks of 2^l rows
+    at once: with x the inverse of what is inside blocks, and B the entries of pairs of level l, x -
+    x B x is the inverse of what is inside blocks of twice the size.
     """
     lane_c = tl.arange(0, C)
     x = tl.where(lane_t[:, None] == lane_c[None, :], 1.0, 0.0)

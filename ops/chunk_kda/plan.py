@@ -198,7 +198,7 @@ class Maker:
 
     def intra(self, has_qg: bool, solve: str) -> KernelPlan:
         p = self._problem
-        constants = {
+        constants: dict[str, int | bool | str] = {
             "BLOCK_K": _BLOCK,
             "BLOCK_V": _BLOCK,
             "LEVELS": p.C.bit_length() - 1,
@@ -208,9 +208,7 @@ class Maker:
         # 8 warps: with 4 it spills 42 registers (3.6.0).
         return self._kernel(INTRA, p.chunks * p.HV, constants, 8)
 
-    def scan(
-        self, name: str, constants: Mapping[str, int | bool], operands: int = 2
-    ) -> KernelPlan:
+    def scan(self, name: str, constants: Mapping[str, int | bool], operands: int = 2) -> KernelPlan:
         """operands: [C, K] matrices that a chunk multiplies."""
         p = self._problem
         block_v, stages = self._scan_tiles()

@@ -1,5 +1,5 @@
-"""The public Triton kernels of Kimi Delta Attention's backward (package fla-core), as baselines of
-chunk_kda_bwd and chunk_kda_bwd_wy_dqkg_fused.
+"""The public Triton kernels of Kimi Delta Attention (package fla-core), as baselines of chunk_kda,
+its gradients, and single steps of both.
 
 For tests only; nothing in ops/ imports it. The functions have the keyword arguments of ours. Theirs
 return dq and dk in fp32 and leave rows behind the last packed sequence unwritten.
@@ -15,6 +15,34 @@ from typing import Any
 DISTRIBUTION = "fla-core"
 VERSION = "0.6.0"
 MODULE = "fla.ops.kda.chunk_bwd"
+_FORWARD = "fla.ops.kda.chunk"
+_INTRA = "fla.ops.kda.chunk_intra"
+
+
+def chunk_kda(**arguments: Any) -> tuple[Any, ...]:
+    return _module(_FORWARD).chunk_kda(**arguments)
+
+
+def chunk_kda_gradients(do: Any, dht: Any, **arguments: Any) -> tuple[Any, ...]:
+    """As ops.chunk_kda.training.gradients."""
+    import torch
+
+    names = ("q", "k", "v", "beta", "g", "initial_state", "A_log", "dt_bias")
+    leaves = {
+        name: arguments[name].detach().requires_grad_()
+        for name in names
+        if arguments.get(name) is not None
+    }
+    results = chunk_kda(**{**arguments, **leaves}, output_final_state=dht is not None)
+    given = [(result, d) for result, d in zip(results, (do, dht), strict=True) if d is not None]
+    outputs, cotangents = zip(*given, strict=True)
+    found = torch.autograd.grad(outputs, list(leaves.values()), cotangents)
+    by_name = dict(zip(leaves, found, strict=True))
+    return tuple(by_name.get(name) for name in names)
+
+
+def chunk_kda_fwd_intra(**arguments: Any) -> tuple[Any, ...]:
+    return _module(_INTRA).chunk_kda_fwd_intra(**arguments)
 
 
 def chunk_kda_bwd(**arguments: Any) -> tuple[Any, ...]:
@@ -34,6 +62,21 @@ def tune_bwd(**arguments: Any) -> str:
 def tune_wy(**arguments: Any) -> str:
     """The same for the one kernel of chunk_kda_bwd_wy_dqkg_fused."""
     return _tune(chunk_kda_bwd_wy_dqkg_fused, arguments)
+
+
+def tune_fwd(**arguments: Any) -> str:
+    """The same for chunk_kda."""
+    return _tune(chunk_kda, arguments)
+
+
+def tune_train(**arguments: Any) -> str:
+    """The same for its gradients."""
+    return _tune(chunk_kda_gradients, arguments)
+
+
+def tune_intra(**arguments: Any) -> str:
+    """The same for chunk_kda_fwd_intra."""
+    return _tune(chunk_kda_fwd_intra, arguments)
 
 
 def _tune(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
@@ -62,7 +105,7 @@ def _tuners() -> Iterator[tuple[str, Any]]:
 
 
 @functools.cache
-def _module() -> Any:
+def _module(name: str = MODULE) -> Any:
     try:
         found = importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -72,4 +115,4 @@ def _module() -> Any:
             f"{DISTRIBUTION}: got version {found}, expected {VERSION}; "
             "third_party/baselines_x86_64.txt says how to install it"
         )
-    return importlib.import_module(MODULE)
+    return importlib.import_module(name)
