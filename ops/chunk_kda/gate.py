@@ -92,8 +92,8 @@ def cumulative_gate(
     VECTOR_SUMS: tl.constexpr,
 ):
     """G, the sum of the gate from the chunk's first token on, in base-2 units, fp32
-    [B, T, HV, K]; a step counts MIN_GATE where it is less. Task: (chunk, value head, K tile). VECTOR_SUMS: without
-    matrix units."""
+    [B, T, HV, K]; a step counts MIN_GATE where it is less. Task: (chunk, value head, K tile).
+    VECTOR_SUMS: without matrix units."""
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)
