@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ops.chunk_kda import contract, finalize, gate, npu_plan, prepare, scans
+from ops.chunk_kda import contract, finalize, gate, group, npu_plan, prepare, scans
 from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import problem as problem_lib
 from ops.chunk_kda.npu import decayed as npu_decayed
@@ -27,6 +27,7 @@ _KERNELS = {
     plan_lib.REVERSE: scans.reverse_scan,
     plan_lib.SCORES: finalize.scores,
     plan_lib.FINALIZE: finalize.finalize,
+    plan_lib.GROUP: group.sum_group,
     npu_plan.DECAYED: npu_decayed.decayed,
     npu_plan.FORWARD: npu_scans.forward_states,
     npu_plan.REVERSE: npu_scans.reverse_states,
@@ -464,7 +465,8 @@ def make_launch(
     p, s = problem, problem.strides
     # v_new is written over u. dv is given, or lies where y is to be; first Aqk^T do lies there. The
     # gate's gradient is dg, unless a later kernel makes dg of it.
-    fallbacks = {"dv": "y", "u": "v_new", "dgate": "dg"}
+    # dq and dk of a group's heads are added up later.
+    fallbacks = {"dv": "y", "u": "v_new", "dgate": "dg", "dq": "dq_parts", "dk": "dk_parts"}
     values = {**{name: values.get(other) for name, other in fallbacks.items()}, **values}
     of_key, of_value = (p.T * p.HV * p.K, p.HV * p.K, p.K), (p.T * p.HV * p.V, p.HV * p.V, p.V)
     strides = {name: getattr(s, name) for name in s.__dataclass_fields__}
@@ -477,6 +479,7 @@ def make_launch(
     own = {
         "T": p.T,
         "num_chunks": p.NT,
+        "num_rows": p.B * p.T * p.H,
         "num_tasks": kernel.num_tasks,
         "first_chunk": kernel.first_chunk,
         "width": p.K,
