@@ -239,8 +239,8 @@ class _Maker:
             "LEVELS": levels,
             "SPLIT_SUMS": self._gpu,
         }
-        # With levels 4 warps spill fp32 tiles (3.3 ms instead of 1.1), and 16 take 1.7. Without them
-        # 4 warps that load ahead take 0.40, 8 warps 0.47.
+        # With levels 4 warps spill fp32 tiles (3.3 ms instead of 1.1), and 16 take 1.7. Without
+        # levels 4 warps that load ahead take 0.40, 8 warps 0.47.
         fp32 = p.dtype == problem_lib.FLOAT32
         warps, stages = (8, 1) if levels or fp32 else (4, 2)
         count = p.chunks * p.HV * self.k_tiles
