@@ -25,7 +25,7 @@ MAX_TOKENS = 2**31 - max(CHUNK_SIZES)
 # are one and the same: Ascend's compilers refuse a stride of 0.
 MAX_ROW_STRIDE = 2**31 // max(CHUNK_SIZES) - MAX_WIDTH
 
-_DTYPES = {
+DTYPES = {
     torch.float16: problem_lib.FLOAT16,
     torch.bfloat16: problem_lib.BFLOAT16,
     torch.float32: problem_lib.FLOAT32,
@@ -75,7 +75,7 @@ class BwdInputs:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Those that are given, by name."""
-        return _tensors(self)
+        return tensors_of(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +98,10 @@ class WyInputs:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """By name."""
-        return _tensors(self)
+        return tensors_of(self)
 
 
-def _tensors(inputs: BwdInputs | WyInputs) -> dict[str, torch.Tensor]:
+def tensors_of(inputs: Any) -> dict[str, torch.Tensor]:
     values = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
     return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
@@ -170,7 +170,7 @@ def check_bwd(
         "h": h,
     }
     tensors |= {name: value for name, value in optional.items() if value is not None}
-    sizes = _check_sizes(tensors, cu_seqlens, chunk_indices, chunk_size)
+    sizes = check_sizes(tensors, cu_seqlens, chunk_indices, chunk_size)
     for name in ("v_new", "h"):
         if name in tensors:
             checks.check_dtype_of(name, tensors[name], "q", q.dtype)
@@ -182,45 +182,45 @@ def check_bwd(
         if name in tensors:
             checks.check_dtype(name, tensors[name], (torch.float32,))
     if g_org is not None:
-        checks.check_dtype("g_org", g_org, tuple(_DTYPES))
+        checks.check_dtype("g_org", g_org, tuple(DTYPES))
 
     inputs = BwdInputs(
-        q=_rows(q),
-        k=_rows(k),
-        v=_rows(v),
-        beta=_near(beta.resolve_neg()),
-        Aqk=_rows(Aqk),
-        Akk=_rows(Akk),
-        scale=_scale(scale, sizes["K"]),
-        initial_state=_dense(initial_state),
-        do=_rows(do.to(q.dtype)),
-        dht=_dense(dht),
-        g=None if g is None else _rows(g.to(torch.float32)),
-        g_org=None if g_org is None else _rows(g_org),
+        q=as_rows(q),
+        k=as_rows(k),
+        v=as_rows(v),
+        beta=as_near_rows(beta.resolve_neg()),
+        Aqk=as_rows(Aqk),
+        Akk=as_rows(Akk),
+        scale=scale_or_default(scale, sizes["K"]),
+        initial_state=as_dense(initial_state),
+        do=as_rows(do.to(q.dtype)),
+        dht=as_dense(dht),
+        g=None if g is None else as_rows(g.to(torch.float32)),
+        g_org=None if g_org is None else as_rows(g_org),
         cu_seqlens=sizes.pop("cu_seqlens"),
         lower_bound=lower_bound if use_gate_in_kernel else None,
-        A_log=_dense(A_log),
-        dt_bias=_dense(dt_bias),
-        v_new=None if v_new is None else _rows(v_new),
-        h=_dense(h),
+        A_log=as_dense(A_log),
+        dt_bias=as_dense(dt_bias),
+        v_new=None if v_new is None else as_rows(v_new),
+        h=as_dense(h),
     )
     gate = problem_lib.GIVEN
     if use_gate_in_kernel:
         gate = problem_lib.SOFTPLUS if lower_bound is None else problem_lib.BOUNDED
     problem = problem_lib.Problem(
         **sizes,
-        dtype=_DTYPES[q.dtype],
-        Aqk_dtype=_DTYPES[Aqk.dtype],
-        Akk_dtype=_DTYPES[Akk.dtype],
-        beta_dtype=_DTYPES[beta.dtype],
+        dtype=DTYPES[q.dtype],
+        Aqk_dtype=DTYPES[Aqk.dtype],
+        Akk_dtype=DTYPES[Akk.dtype],
+        beta_dtype=DTYPES[beta.dtype],
         gate=gate,
-        g_org_dtype="" if g_org is None else _DTYPES[g_org.dtype],
+        g_org_dtype="" if g_org is None else DTYPES[g_org.dtype],
         has_A_log=A_log is not None,
         has_dt_bias=dt_bias is not None,
         has_initial_state=initial_state is not None,
         has_dht=dht is not None,
         recompute=not disable_recompute,
-        strides=_strides(inputs),
+        strides=strides_of(inputs),
     )
     return problem, inputs
 
@@ -258,33 +258,33 @@ def check_wy(
         "dh": dh,
         "dv": dv,
     }
-    sizes = _check_sizes(tensors, cu_seqlens, chunk_indices, chunk_size)
+    sizes = check_sizes(tensors, cu_seqlens, chunk_indices, chunk_size)
     for name in ("v_new", "h", "do", "dh", "dv"):
         checks.check_dtype_of(name, tensors[name], "q", q.dtype)
     checks.check_dtype_of("A", A, "q", q.dtype, (torch.float32,))
     inputs = WyInputs(
-        q=_rows(q),
-        k=_rows(k),
-        v=_rows(v),
-        v_new=_rows(v_new),
-        g=_rows(g.to(torch.float32)),
-        beta=_near(beta.resolve_neg()),
-        A=_rows(A),
+        q=as_rows(q),
+        k=as_rows(k),
+        v=as_rows(v),
+        v_new=as_rows(v_new),
+        g=as_rows(g.to(torch.float32)),
+        beta=as_near_rows(beta.resolve_neg()),
+        A=as_rows(A),
         h=h.resolve_neg().contiguous(),
-        do=_rows(do),
+        do=as_rows(do),
         dh=dh.resolve_neg().contiguous(),
-        dv=_rows(dv),
-        scale=_scale(scale, sizes["K"]),
+        dv=as_rows(dv),
+        scale=scale_or_default(scale, sizes["K"]),
         cu_seqlens=sizes.pop("cu_seqlens"),
     )
     problem = problem_lib.Problem(
         **sizes,
-        dtype=_DTYPES[q.dtype],
-        Aqk_dtype=_DTYPES[A.dtype],
-        Akk_dtype=_DTYPES[A.dtype],
-        beta_dtype=_DTYPES[beta.dtype],
+        dtype=DTYPES[q.dtype],
+        Aqk_dtype=DTYPES[A.dtype],
+        Akk_dtype=DTYPES[A.dtype],
+        beta_dtype=DTYPES[beta.dtype],
         recompute=False,
-        strides=_strides(inputs),
+        strides=strides_of(inputs),
     )
     return problem, inputs
 
@@ -337,18 +337,28 @@ def _check_gate(
     if not use_gate_in_kernel:
         if g is None:
             raise ValueError("g: got None, allowed: a tensor with use_gate_in_kernel=False")
-        for name, value in (("g_org", g_org), ("A_log", A_log), ("dt_bias", dt_bias)):
-            if value is not None:
-                raise ValueError(
-                    f"{name}: got {type(value).__name__}, "
-                    "allowed: None with use_gate_in_kernel=False"
-                )
+        check_no_gate_formula({"g_org": g_org, "A_log": A_log, "dt_bias": dt_bias})
         # lower_bound and safe_gate then describe gates that the caller computed: nothing to do.
         return lower_bound
     if g_org is None:
         raise ValueError("g_org: got None, allowed: a tensor with use_gate_in_kernel=True")
     if g is None and disable_recompute:
         raise ValueError("g: got None, allowed: a tensor with disable_recompute=True")
+    check_gate_formula(A_log, lower_bound, safe_gate)
+    return lower_bound
+
+
+def check_no_gate_formula(arguments: Mapping[str, Any]) -> None:
+    """Raises ValueError for an argument of a formula that is not used."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}: got {type(value).__name__}, allowed: None with use_gate_in_kernel=False"
+            )
+
+
+def check_gate_formula(A_log, lower_bound: float | None, safe_gate: bool) -> None:
+    """Which of the arguments of the gate's formula belong together."""
     if lower_bound is None:
         if A_log is None:
             raise ValueError(
@@ -361,22 +371,22 @@ def _check_gate(
             )
     elif not LEAST_LOWER_BOUND <= lower_bound < 0:
         raise ValueError(f"lower_bound: got {lower_bound}, allowed: a number in [-5, 0)")
-    return lower_bound
 
 
-def _check_sizes(
+def check_sizes(
     tensors: Mapping[str, torch.Tensor], cu_seqlens, chunk_indices, chunk_size: int
 ) -> dict[str, Any]:
     """Types, layouts, shapes and devices of all tensors, and the dtypes that every call shares;
     returns the sizes of a Problem and cu_seqlens on the host."""
     check_tensors(tensors)
     q, v = tensors["q"], tensors["v"]
-    checks.check_dtype("q", q, tuple(_DTYPES))
+    checks.check_dtype("q", q, tuple(DTYPES))
     for name in ("k", "v"):
         checks.check_dtype_of(name, tensors[name], "q", q.dtype)
-    checks.check_dtype("beta", tensors["beta"], tuple(_DTYPES))
-    if "g" in tensors:
-        checks.check_dtype("g", tensors["g"], tuple(_DTYPES))
+    checks.check_dtype("beta", tensors["beta"], tuple(DTYPES))
+    for name in ("g", "gk"):
+        if name in tensors:
+            checks.check_dtype(name, tensors[name], tuple(DTYPES))
 
     checks.check_dims("q", q, "[B, T, H, K]")
     checks.check_dims("v", v, "[B, T, HV, V]")
@@ -400,6 +410,7 @@ def _check_sizes(
         ("v_new", of_value, "[B, T, HV, V]"),
         ("dv", of_value, "[B, T, HV, V]"),
         ("g", of_key, "[B, T, HV, K]"),
+        ("gk", of_key, "[B, T, HV, K]"),
         ("g_org", of_key, "[B, T, HV, K]"),
         ("beta", (b, t, value_heads), "[B, T, HV]"),
         ("Aqk", of_scores, "[B, T, HV, chunk_size]"),
@@ -485,30 +496,30 @@ def _check_integers(name: str, tensor, q: torch.Tensor) -> None:
         raise ValueError(f"{name}: got device {tensor.device}, allowed: {allowed}, with values")
 
 
-def _scale(scale, k_dim: int) -> float:
+def scale_or_default(scale, k_dim: int) -> float:
     return k_dim**-0.5 if scale is None else checks.check_number("scale", scale)
 
 
-def _rows(tensor: torch.Tensor) -> torch.Tensor:
+def as_rows(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.resolve_neg()  # a view that torch negates when it is read; a kernel would not
     # The devices read rows; a stride inside the row costs less as one copy here than as scattered
     # reads in the kernel.
     repeated = tensor.shape[1] > 1 and tensor.stride(1) == 0
     if repeated or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
         return tensor.contiguous()
-    return _near(tensor)
+    return as_near_rows(tensor)
 
 
-def _near(tensor: torch.Tensor) -> torch.Tensor:
+def as_near_rows(tensor: torch.Tensor) -> torch.Tensor:
     far = tensor.shape[1] > 1 and tensor.stride(1) > MAX_ROW_STRIDE
     return tensor.contiguous() if far else tensor
 
 
-def _dense(tensor: torch.Tensor | None) -> torch.Tensor | None:
+def as_dense(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.resolve_neg().contiguous()
 
 
-def _strides(inputs: BwdInputs | WyInputs) -> problem_lib.Strides:
+def strides_of(inputs: Any) -> problem_lib.Strides:
     found = {}
     for name, tensor in inputs.tensors().items():
         name = "Akk" if name == "A" else name

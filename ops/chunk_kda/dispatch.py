@@ -7,7 +7,18 @@ from typing import Any
 
 import torch
 
-from ops.chunk_kda import contract, finalize, gate, group, npu_plan, prepare, scans
+from ops.chunk_kda import (
+    contract,
+    finalize,
+    fwd_plan,
+    gate,
+    group,
+    intra,
+    npu_plan,
+    output,
+    prepare,
+    scans,
+)
 from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import problem as problem_lib
 from ops.chunk_kda.npu import decayed as npu_decayed
@@ -28,6 +39,8 @@ _KERNELS = {
     plan_lib.SCORES: finalize.scores,
     plan_lib.FINALIZE: finalize.finalize,
     plan_lib.GROUP: group.sum_group,
+    fwd_plan.INTRA: intra.intra,
+    fwd_plan.OUTPUT: output.output_scan,
     npu_plan.DECAYED: npu_decayed.decayed,
     npu_plan.FORWARD: npu_scans.forward_states,
     npu_plan.REVERSE: npu_scans.reverse_states,
@@ -160,7 +173,7 @@ def chunk_kda_bwd(
         "dt_bias": dt_bias,
         "disable_recompute": disable_recompute,
     }
-    if _directly():
+    if directly():
         results = _bwd_results(**arguments, **saved)
         return tuple(results[name] for name in _BWD_RESULTS)
     kept = contract.check_bwd_options(
@@ -171,7 +184,7 @@ def chunk_kda_bwd(
         arguments["g"] = None
     for name in ("v_new", "h"):
         arguments[name] = kept[name] if disable_recompute else None
-    _to_schema(arguments, _BWD_REQUIRED, _BWD_OPTIONAL)
+    to_schema(arguments, _BWD_REQUIRED, _BWD_OPTIONAL)
     found = torch.ops.ascend_ops.chunk_kda_bwd.default(**arguments)
     given = {"dh0": initial_state, "dA_log": A_log, "ddt_bias": dt_bias}
     return tuple(
@@ -255,34 +268,36 @@ def chunk_kda_bwd_wy_dqkg_fused(
         "chunk_size": chunk_size,
         "chunk_indices": chunk_indices,
     }
-    if _directly():
+    if directly():
         results = _wy_results(**arguments, **options)
         return tuple(results[name] for name in _WY_RESULTS)
     contract.check_wy_options(scale, chunk_size, options)
-    _to_schema(arguments, _WY_TENSORS, ())
+    to_schema(arguments, _WY_TENSORS, ())
     return tuple(torch.ops.ascend_ops.chunk_kda_bwd_wy_dqkg_fused.default(**arguments))
 
 
 def explain_bwd(*args: Any, **kwargs: Any) -> str:
     """The plan of a call of chunk_kda_bwd with these arguments, in words; nothing is launched."""
     problem, inputs = contract.check_bwd(*args, **kwargs)
-    return _explain(plan_lib.make_plan, problem, inputs.q)
+    return explain(plan_lib.make_plan, problem, inputs.q)
 
 
 def explain_wy_dqkg_fused(*args: Any, **kwargs: Any) -> str:
     """The same for chunk_kda_bwd_wy_dqkg_fused."""
     problem, inputs = contract.check_wy(*args, **kwargs)
-    return _explain(plan_lib.make_wy_plan, problem, inputs.q)
+    return explain(plan_lib.make_wy_plan, problem, inputs.q)
 
 
-def _explain(maker: Any, problem: problem_lib.Problem, q: torch.Tensor) -> str:
+def explain(maker: Any, problem: problem_lib.Problem, q: torch.Tensor) -> str:
+    """The plan of a checked call in words."""
     if problem.empty:
         return "empty: nothing is launched"
     with backend_lib.device_guard(q):
-        return _plan_for(maker, problem, backend_lib.backend_of(q)).explain()
+        return plan_for(maker, problem, backend_lib.backend_of(q)).explain()
 
 
-def _directly() -> bool:
+def directly() -> bool:
+    """Whether a public function goes around torch's dispatcher."""
     # Tensors on `meta` stand for a device's while pretending; torch's dispatcher would only see
     # `meta`. And it would hide from who watches launches what is allocated inside the op.
     return backend_lib.pretending() or launch_lib.watched()
@@ -297,7 +312,7 @@ _WY_RESULTS = ("dq", "dk", "dv", "db", "dg", "dA")
 _IN_KERNELS = {"dv": "dv_out", "db": "dbeta", "dA": "dakk"}
 
 
-def _to_schema(
+def to_schema(
     arguments: dict[str, Any], required: tuple[str, ...], optional: tuple[str, ...]
 ) -> None:
     """Turns checked options and unchecked tensors into what the op takes, whose own errors would
@@ -308,59 +323,61 @@ def _to_schema(
     indices = arguments.pop("chunk_indices")
     if arguments["cu_seqlens"] is not None or indices is not None:
         checks.check_dims("q", arguments["q"], "[B, T, H, K]")
-        arguments["cu_seqlens"] = _read(
+        arguments["cu_seqlens"] = read_boundaries(
             arguments["cu_seqlens"], indices, arguments["q"], arguments["chunk_size"]
         )
 
 
 # Whoever traces the program goes on with the values as numbers.
 @torch.compiler.disable
-def _read(cu_seqlens, chunk_indices, q: torch.Tensor, chunk_size: int) -> list[int]:
+def read_boundaries(cu_seqlens, chunk_indices, q: torch.Tensor, chunk_size: int) -> list[int]:
+    """The checked values of cu_seqlens."""
     return list(contract.sequences(cu_seqlens, chunk_indices, q, chunk_size) or ())
 
 
 def _bwd_results(**arguments: Any) -> dict[str, torch.Tensor | None]:
     """chunk_kda_bwd without torch's dispatcher; results by name."""
     tensors = ((name, arguments.get(name)) for name in (*_BWD_REQUIRED, *_BWD_OPTIONAL))
-    checks.check_no_gradients(contract.BWD, _tensors_only(tensors))
+    checks.check_no_gradients(contract.BWD, tensors_only(tensors))
     problem, inputs = contract.check_bwd(**arguments)
     if problem.empty:
         return _nothing(bwd_shapes(problem), inputs.q, dh0=inputs.dht)
     given = {**inputs.tensors(), "scale": inputs.scale, "lower_bound": inputs.lower_bound or 0.0}
     if inputs.initial_state is not None:
         given["h0"] = given.pop("initial_state")
-    found = _run(plan_lib.make_plan, problem, inputs.q, given, inputs.cu_seqlens)
+    found = plan_and_run(plan_lib.make_plan, problem, inputs.q, given, inputs.cu_seqlens)
     return {name: found.get(_IN_KERNELS.get(name, name)) for name in _BWD_RESULTS}
 
 
 def _wy_results(**arguments: Any) -> dict[str, torch.Tensor]:
     """chunk_kda_bwd_wy_dqkg_fused without torch's dispatcher; results by name."""
     tensors = ((name, arguments.get(name)) for name in _WY_TENSORS)
-    checks.check_no_gradients(contract.WY, _tensors_only(tensors))
+    checks.check_no_gradients(contract.WY, tensors_only(tensors))
     problem, inputs = contract.check_wy(**arguments)
     if problem.empty:
         return _nothing(wy_shapes(problem), inputs.q)
     given = {**inputs.tensors(), "scale": inputs.scale, "lower_bound": 0.0}
     given["Akk"] = given.pop("A")
-    found = _run(plan_lib.make_wy_plan, problem, inputs.q, given, inputs.cu_seqlens)
+    found = plan_and_run(plan_lib.make_wy_plan, problem, inputs.q, given, inputs.cu_seqlens)
     return {name: found[_IN_KERNELS.get(name, name)] for name in _WY_RESULTS}
 
 
-def _tensors_only(pairs: Any) -> list[tuple[str, torch.Tensor]]:
+def tensors_only(pairs: Any) -> list[tuple[str, torch.Tensor]]:
+    """The pairs (name, value) whose value is a tensor."""
     return [(name, value) for name, value in pairs if isinstance(value, torch.Tensor)]
 
 
 # name -> (shape, dtype) of the results that a call has.
-_Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
-def bwd_shapes(problem: problem_lib.Problem) -> _Shapes:
+def bwd_shapes(problem: problem_lib.Problem) -> Shapes:
     """Results of chunk_kda_bwd."""
     p, fp32 = problem, torch.float32
     dtype = getattr(torch, p.dtype)
     rows = (p.B, p.T, p.HV)
     of_gate = fp32 if p.gate == problem_lib.GIVEN else getattr(torch, p.g_org_dtype)
-    shapes: _Shapes = {
+    shapes: Shapes = {
         "dq": ((p.B, p.T, p.H, p.K), dtype),
         "dk": ((p.B, p.T, p.H, p.K), dtype),
         "dv": ((*rows, p.V), dtype),
@@ -376,18 +393,18 @@ def bwd_shapes(problem: problem_lib.Problem) -> _Shapes:
     return shapes
 
 
-def wy_shapes(problem: problem_lib.Problem) -> _Shapes:
+def wy_shapes(problem: problem_lib.Problem) -> Shapes:
     """Results of chunk_kda_bwd_wy_dqkg_fused."""
     p, fp32 = problem, torch.float32
     rows = (p.B, p.T, p.HV)
-    shapes: _Shapes = dict.fromkeys(("dq", "dk", "dg"), ((*rows, p.K), fp32))
+    shapes: Shapes = dict.fromkeys(("dq", "dk", "dg"), ((*rows, p.K), fp32))
     shapes["dv"] = ((*rows, p.V), getattr(torch, p.dtype))
     shapes["db"] = (rows, fp32)
     shapes["dA"] = ((*rows, p.C), fp32)
     return {name: shapes[name] for name in _WY_RESULTS}
 
 
-def _nothing(shapes: _Shapes, q: torch.Tensor, dh0: torch.Tensor | None = None) -> dict[str, Any]:
+def _nothing(shapes: Shapes, q: torch.Tensor, dh0: torch.Tensor | None = None) -> dict[str, Any]:
     """Results when no token belongs to a sequence: the last states are the first ones."""
     results: dict[str, Any] = dict.fromkeys(_BWD_RESULTS)
     for name, (shape, dtype) in shapes.items():
@@ -398,7 +415,7 @@ def _nothing(shapes: _Shapes, q: torch.Tensor, dh0: torch.Tensor | None = None) 
     return results
 
 
-def _run(
+def plan_and_run(
     maker: Any,
     problem: problem_lib.Problem,
     q: torch.Tensor,
@@ -408,14 +425,15 @@ def _run(
     """Plans and launches; returns the plan's outputs and finished sums, by the kernels' names."""
     backend = backend_lib.backend_of(q)
     with backend_lib.device_guard(q):
-        plan = _plan_for(maker, problem, backend)
+        plan = plan_for(maker, problem, backend)
         tables = tables_for(problem, bounds, backend, q)
         found = launch_plan(problem, plan, backend, {**given, **tables})
         if bounds is not None and bounds[-1] < problem.T:
             for name in plan.outputs:
-                if name != "dh0":
+                if name not in _STATES:
                     found[name][:, bounds[-1] :] = 0
-            found["dbeta"][:, :, bounds[-1] :] = 0
+            if "dbeta" in found:
+                found["dbeta"][:, :, bounds[-1] :] = 0
         for name, buffer in plan.outputs.items():
             if buffer.dtype is not None:
                 found[name] = found[name].to(getattr(torch, buffer.dtype))
@@ -425,6 +443,8 @@ def _run(
     return found
 
 
+# Outputs that have sequences instead of tokens.
+_STATES = ("dh0", "final_state")
 # Workspace that holds parts of results, to be added up along the first axis.
 _SUMS = ("dbeta", "dA_log", "ddt_bias")
 
@@ -463,10 +483,16 @@ def make_launch(
     `_h` its strides, the others are listed here.
     """
     p, s = problem, problem.strides
-    # v_new is written over u. dv is given, or lies where y is to be; first Aqk^T do lies there. The
-    # gate's gradient is dg, unless a later kernel makes dg of it.
+    # v_new, or o of the forward, is written over u. dv is given, or lies where y is to be; first
+    # Aqk^T do lies there. The gate's gradient is dg, unless a later kernel makes dg of it.
     # dq and dk of a group's heads are added up later.
-    fallbacks = {"dv": "y", "u": "v_new", "dgate": "dg", "dq": "dq_parts", "dk": "dk_parts"}
+    fallbacks = {
+        "dv": "y",
+        "u": "o" if p.forward else "v_new",
+        "dgate": "dg",
+        "dq": "dq_parts",
+        "dk": "dk_parts",
+    }
     values = {**{name: values.get(other) for name, other in fallbacks.items()}, **values}
     of_key, of_value = (p.T * p.HV * p.K, p.HV * p.K, p.K), (p.T * p.HV * p.V, p.HV * p.V, p.V)
     strides = {name: getattr(s, name) for name in s.__dataclass_fields__}
@@ -569,19 +595,21 @@ _kept_constants = functools.cache(npu_tables.make)
 _plan = functools.lru_cache(maxsize=1024)(lambda maker, *arguments: maker(*arguments))
 
 
-def _plan_for(maker: Any, problem: problem_lib.Problem, backend: str) -> plan_lib.Plan:
+def plan_for(maker: Any, problem: problem_lib.Problem, backend: str) -> plan_lib.Plan:
+    """The plan of a maker such as plan.make_plan, remembered for each problem."""
     return _plan(
         maker, problem, backend, backend_lib.device_cores(backend), backend_lib.program_limit()
     )
 
 
-def _bounds(cu_seqlens: list[int] | None) -> contract.Boundaries | None:
+def boundaries(cu_seqlens: list[int] | None) -> contract.Boundaries | None:
+    """What an op gets as numbers."""
     return None if cu_seqlens is None else contract.Boundaries(cu_seqlens)
 
 
 def _bwd_op(*, cu_seqlens: list[int] | None, **arguments: Any) -> tuple[torch.Tensor, ...]:
     """A schema has no results that may be absent: an empty tensor stands for None."""
-    results = _bwd_results(**arguments, cu_seqlens=_bounds(cu_seqlens))
+    results = _bwd_results(**arguments, cu_seqlens=boundaries(cu_seqlens))
     found = (results[name] for name in _BWD_RESULTS)
     absent = functools.partial(arguments["q"].new_empty, 0, dtype=torch.float32)
     return tuple(absent() if result is None else result for result in found)
@@ -590,8 +618,8 @@ def _bwd_op(*, cu_seqlens: list[int] | None, **arguments: Any) -> tuple[torch.Te
 def _bwd_fake(*, cu_seqlens: list[int] | None, **arguments: Any) -> tuple[torch.Tensor, ...]:
     """Shapes, dtypes and errors without a computation: torch.compile, FakeTensor, meta tensors."""
     tensors = ((name, arguments.get(name)) for name in (*_BWD_REQUIRED, *_BWD_OPTIONAL))
-    checks.check_no_gradients(contract.BWD, _tensors_only(tensors))
-    problem, _ = contract.check_bwd(**arguments, cu_seqlens=_bounds(cu_seqlens))
+    checks.check_no_gradients(contract.BWD, tensors_only(tensors))
+    problem, _ = contract.check_bwd(**arguments, cu_seqlens=boundaries(cu_seqlens))
     shapes = bwd_shapes(problem)
     q = arguments["q"]
     absent = ((0,), torch.float32)
@@ -600,14 +628,14 @@ def _bwd_fake(*, cu_seqlens: list[int] | None, **arguments: Any) -> tuple[torch.
 
 
 def _wy_op(*, cu_seqlens: list[int] | None, **arguments: Any) -> tuple[torch.Tensor, ...]:
-    results = _wy_results(**arguments, cu_seqlens=_bounds(cu_seqlens))
+    results = _wy_results(**arguments, cu_seqlens=boundaries(cu_seqlens))
     return tuple(results[name] for name in _WY_RESULTS)
 
 
 def _wy_fake(*, cu_seqlens: list[int] | None, **arguments: Any) -> tuple[torch.Tensor, ...]:
     tensors = ((name, arguments.get(name)) for name in _WY_TENSORS)
-    checks.check_no_gradients(contract.WY, _tensors_only(tensors))
-    problem, _ = contract.check_wy(**arguments, cu_seqlens=_bounds(cu_seqlens))
+    checks.check_no_gradients(contract.WY, tensors_only(tensors))
+    problem, _ = contract.check_wy(**arguments, cu_seqlens=boundaries(cu_seqlens))
     q = arguments["q"]
     return tuple(q.new_empty(shape, dtype=dtype) for shape, dtype in wy_shapes(problem).values())
 
@@ -615,15 +643,16 @@ def _wy_fake(*, cu_seqlens: list[int] | None, **arguments: Any) -> tuple[torch.T
 _LIBRARY = torch.library.Library("ascend_ops", "FRAGMENT")
 
 
-def _register(
+def register(
     op: str,
     types: Mapping[str, str],
     results: tuple[str, ...],
     run: Callable[..., Any],
     fake: Callable[..., Any],
+    autograd: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
 ) -> None:
     """Defines an op whose arguments run and fake get by name. None has a default: the public
-    functions pass them all."""
+    functions pass them all. autograd: setup_context and backward of torch.library."""
     arguments = ", ".join(f"{kind} {name}" for name, kind in types.items())
     _LIBRARY.define(f"{op}({arguments}) -> ({', '.join(f'Tensor {name}' for name in results)})")
 
@@ -633,9 +662,14 @@ def _register(
     for key in ("CPU", "CUDA", "PrivateUse1"):  # PrivateUse1 is torch_npu's
         _LIBRARY.impl(op, by_name(run), key)
     torch.library.register_fake(f"ascend_ops::{op}", by_name(fake), lib=_LIBRARY)
+    if autograd is not None:
+        setup, backward = autograd
+        torch.library.register_autograd(
+            f"ascend_ops::{op}", backward, setup_context=setup, lib=_LIBRARY
+        )
 
 
-_register(
+register(
     contract.BWD,
     {
         **dict.fromkeys(_BWD_REQUIRED, "Tensor"),
@@ -652,7 +686,7 @@ _register(
     _bwd_op,
     _bwd_fake,
 )
-_register(
+register(
     contract.WY,
     {
         **dict.fromkeys(_WY_TENSORS, "Tensor"),

@@ -443,7 +443,7 @@ class TorchLibraryTest(_TestCase):
             for result, expected in zip(compiled(x), doubled(x), strict=True):
                 self.assertTrue(result is expected is None or torch.equal(result, expected))
         (reason,) = utils.counters["graph_break"]
-        self.assertIn(" _read ", reason)
+        self.assertIn(" read_boundaries ", reason)
 
     @_each(states=(False, True))
     def test_fake_and_meta_tensors(self, function, states):

@@ -11,10 +11,14 @@ import triton.language as tl
 from ops.chunk_kda.tile import dense_or_packed_chunk, load_tile, store_tile, sum_to_row
 
 # As in problem.py, where they have names.
+GIVEN = tl.constexpr(0)
 SOFTPLUS = tl.constexpr(1)
 BOUNDED = tl.constexpr(2)
 
 INV_LN2 = tl.constexpr(1.4426950408889634)
+# Of a step, natural logarithm: 4e-18 is nothing beside 1. A masked step of -1000 would make G of its
+# chunk 1e5 and more, where fp32 leaves later decays 8e-3 of error; with this floor it is 4e-4.
+MIN_GATE = tl.constexpr(-40.0)
 # exp(A_log) is inf from A_log = 88.7 on, and inf * 0 is NaN. This rate saturates a sigmoid as well.
 MAX_RATE = tl.constexpr(1e37)
 
@@ -87,7 +91,7 @@ def cumulative_gate(
     SPLIT_SUMS: tl.constexpr,
     VECTOR_SUMS: tl.constexpr,
 ):
-    """G, the sum of the gate from the chunk's first token on, in base-2 units, fp32
+    """G, the sum of the gate, at least MIN_GATE a step, from the chunk's first token on, in base-2 units, fp32
     [B, T, HV, K]. Task: (chunk, value head, K tile). VECTOR_SUMS: without matrix units."""
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     lane_t = tl.arange(0, C)
@@ -103,11 +107,14 @@ def cumulative_gate(
         y = load_gate_input(
             base, dt_bias_ptr, hv64, rows, lane_t, lane_k, K, G_ORG_STRIDE_T, HAS_BIAS
         )
-        if GATE == SOFTPLUS:
+        if GATE == GIVEN:
+            g = y
+        elif GATE == SOFTPLUS:
             g = -rate * softplus(y)
         else:
             u = tl.exp(-tl.abs(rate * y))
             g = lower_bound * (tl.where(y >= 0.0, 1.0, u) / (1.0 + u))
+        g = tl.where(g < MIN_GATE, MIN_GATE, g)  # NaN stays
         if VECTOR_SUMS:
             g = tl.cumsum(g * INV_LN2, 0)
         else:

@@ -30,6 +30,7 @@ REVERSE = "reverse_scan"
 SCORES = "scores"
 FINALIZE = "finalize"
 GROUP = "sum_group"
+INTRA = "intra"
 
 # 64 columns beside a chunk of 64 tokens. With 32 Triton 3.6 miscompiles some products of Hopper's
 # wgmma: finalize was off by 2000 %, the scans right only while their loads are pipelined.
@@ -54,7 +55,7 @@ def make_plan(
     if backend in npu_plan.BACKENDS:
         return npu_plan.make_plan(problem, backend, cores, max_programs)
     p = problem
-    maker = _Maker(problem, backend, cores, max_programs)
+    maker = Maker(problem, backend, cores, max_programs)
     gate = gate_constants(problem)
     kernels = []
     if p.computes_gate:
@@ -124,7 +125,7 @@ def make_wy_plan(
     if backend in npu_plan.BACKENDS:
         return npu_plan.make_wy_plan(problem, backend, cores, max_programs)
     p = problem
-    maker = _Maker(problem, backend, cores, max_programs)
+    maker = Maker(problem, backend, cores, max_programs)
     given = {"GATE": 0, "HAS_A_LOG": False, "HAS_BIAS": False, "G_ORG_STRIDE_T": 0}
     kernels = (maker.scores(general=True), maker.finalize(0, given))
     rows, fp32 = (p.B, p.T, p.HV), problem_lib.FLOAT32
@@ -151,20 +152,21 @@ def wy_launch_count(problem: problem_lib.Problem, backend: str, cores: int) -> i
 def workspace_bytes(problem: problem_lib.Problem, backend: str, cores: int) -> int:
     """Device bytes that a call of chunk_kda_bwd needs beside its results: at the peak; on
     cpu-reference in all, which is what is measured there."""
-    return _workspace_bytes(problem, backend, make_plan(problem, backend, cores))
+    return workspace_of(problem, backend, make_plan(problem, backend, cores))
 
 
 def wy_workspace_bytes(problem: problem_lib.Problem, backend: str, cores: int) -> int:
     """The same for chunk_kda_bwd_wy_dqkg_fused."""
-    return _workspace_bytes(problem, backend, make_wy_plan(problem, backend, cores))
+    return workspace_of(problem, backend, make_wy_plan(problem, backend, cores))
 
 
-def _workspace_bytes(problem: problem_lib.Problem, backend: str, plan: Plan) -> int:
+def workspace_of(problem: problem_lib.Problem, backend: str, plan: Plan) -> int:
+    """Device bytes of a plan beside its results, tables of packed sequences among them."""
     tables = 4 * (2 * (problem.N + 1) + 2 * problem.NT) if problem.packed else 0
     return tables + plan.workspace_bytes(peak=backend != CPU_REFERENCE)
 
 
-class _Maker:
+class Maker:
     """Kernel plans of a problem on a backend."""
 
     def __init__(
@@ -202,6 +204,17 @@ class _Maker:
         # As few tiles as possible: 0.23 ms instead of 0.27.
         constants = {"BLOCK_K": self._wide(p.K), "BLOCK_V": self._wide(p.V), "HAS_U": p.recompute}
         return self._kernel(PREPARE, p.chunks * p.HV, constants, 4)
+
+    def intra(self, has_qg: bool, solve: str) -> KernelPlan:
+        p = self._problem
+        constants = {
+            "BLOCK_K": _BLOCK,
+            "BLOCK_V": _BLOCK,
+            "LEVELS": p.C.bit_length() - 1,
+            "HAS_QG": has_qg,
+            "SOLVE": solve,
+        }
+        return self._kernel(INTRA, p.chunks * p.HV, constants, 4)
 
     def scan(self, name: str, constants: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
@@ -265,7 +278,7 @@ class _Maker:
         self,
         name: str,
         count: int,
-        constants: Mapping[str, int | bool],
+        constants: Mapping[str, int | bool | str],
         warps: int,
         stages: int = 1,
     ) -> KernelPlan:

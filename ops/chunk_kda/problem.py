@@ -39,7 +39,7 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A checked call of one of the two functions.
+    """A checked call of one of the functions.
 
     Attributes:
         B, T, H, HV, K, V: sizes as in the contract; value head hv reads the q/k head hv // (HV //
@@ -55,7 +55,11 @@ class Problem:
         gate: GIVEN, SOFTPLUS or BOUNDED.
         g_org_dtype: of g_org and of dg; "" when the gate is GIVEN.
         has_A_log, has_dt_bias, has_initial_state, has_dht: whether the argument is given.
-        recompute: whether v_new and h, and G of a gate that is not GIVEN, have to be computed.
+        recompute: whether v_new and h, and G of a gate that is not GIVEN, have to be computed; of
+            chunk_kda_fwd_intra, whether qg is left to be computed.
+        forward: chunk_kda_fwd, which computes G of every gate; the raw gate is g_org to its
+            kernels. Aqk_dtype and Akk_dtype are then those of results.
+        has_final_state: whether the forward returns the last states.
         strides: of the tensors that the kernels will read.
     """
 
@@ -81,6 +85,8 @@ class Problem:
     has_initial_state: bool = False
     has_dht: bool = False
     recompute: bool = True
+    forward: bool = False
+    has_final_state: bool = False
     strides: Strides = dataclasses.field(default_factory=Strides)
 
     @property
@@ -100,4 +106,4 @@ class Problem:
 
     @property
     def computes_gate(self) -> bool:
-        return self.gate != GIVEN and self.recompute
+        return self.forward or (self.gate != GIVEN and self.recompute)

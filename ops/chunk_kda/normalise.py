@@ -1,0 +1,230 @@
+"""L2 normalisation of q and k, and its gradient, both in one launch: y = x r with r = (sum x^2 +
+1e-6)^-1/2, and dx = r (dy - y sum dy y)."""
+
+import functools
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from ops.chunk_kda import dispatch, fwd_plan
+from ops.chunk_kda.plan_types import ceil_div, check_tasks, next_power_of_two
+from ops.common import backend as backend_lib
+from ops.common import checks
+from ops.common import launch as launch_lib
+
+OP = "chunk_kda_l2norm"
+
+EPSILON = tl.constexpr(1e-6)
+_ROWS = 32  # of a task
+
+
+@triton.jit
+def _load_rows(ptr, lane_r, lane_k, count, T, H, K, stride_b, stride_t, stride_h):
+    """[ROWS, BLOCK_K] fp32 of the rows of [B, T, H, K]."""
+    row = lane_r // H
+    b, t, h = (row // T).to(tl.int64), (row % T).to(tl.int64), (lane_r % H).to(tl.int64)
+    at = b * stride_b + t * stride_t + h * stride_h
+    mask = (lane_r < count)[:, None] & (lane_k < K)[None, :]
+    return tl.load(ptr + at[:, None] + lane_k[None, :], mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store_rows(ptr, value, lane_r, lane_k, count, K):
+    mask = (lane_r < count)[:, None] & (lane_k < K)[None, :]
+    ptrs = ptr + lane_r.to(tl.int64)[:, None] * K + lane_k[None, :]
+    tl.store(ptrs, value.to(ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["T", "count", "num_tasks"])
+def l2norm(
+    q_ptr,
+    k_ptr,
+    q_out_ptr,
+    k_out_ptr,
+    q_rstd_ptr,
+    k_rstd_ptr,
+    T,
+    count,
+    num_tasks,
+    q_stride_b,
+    q_stride_t,
+    q_stride_h,
+    k_stride_b,
+    k_stride_t,
+    k_stride_h,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """q_out, k_out [count, K], q_rstd, k_rstd [count], count = B T H. Task: ROWS rows of both."""
+    lane_k = tl.arange(0, BLOCK_K)
+    for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
+        lane_r = task * ROWS + tl.arange(0, ROWS)
+        x = _load_rows(q_ptr, lane_r, lane_k, count, T, H, K, q_stride_b, q_stride_t, q_stride_h)
+        rstd = 1.0 / tl.sqrt(tl.sum(x * x, 1) + EPSILON)
+        _store_rows(q_out_ptr, x * rstd[:, None], lane_r, lane_k, count, K)
+        tl.store(q_rstd_ptr + lane_r, rstd, mask=lane_r < count)
+        x = _load_rows(k_ptr, lane_r, lane_k, count, T, H, K, k_stride_b, k_stride_t, k_stride_h)
+        rstd = 1.0 / tl.sqrt(tl.sum(x * x, 1) + EPSILON)
+        _store_rows(k_out_ptr, x * rstd[:, None], lane_r, lane_k, count, K)
+        tl.store(k_rstd_ptr + lane_r, rstd, mask=lane_r < count)
+
+
+@triton.jit
+def _gradient(y_ptr, dy_ptr, rstd_ptr, dx_ptr, lane_r, lane_k, count, K):
+    mask = (lane_r < count)[:, None] & (lane_k < K)[None, :]
+    at = lane_r.to(tl.int64)[:, None] * K + lane_k[None, :]
+    y = tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    rstd = tl.load(rstd_ptr + lane_r, mask=lane_r < count, other=0.0)
+    dx = rstd[:, None] * (dy - y * tl.sum(dy * y, 1)[:, None])
+    tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["count", "num_tasks"])
+def l2norm_backward(
+    q_ptr,
+    k_ptr,
+    q_rstd_ptr,
+    k_rstd_ptr,
+    dq_ptr,
+    dk_ptr,
+    dq_out_ptr,
+    dk_out_ptr,
+    count,
+    num_tasks,
+    K: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """From normalised q, k [count, K] and their gradients. Task: ROWS rows of both."""
+    lane_k = tl.arange(0, BLOCK_K)
+    for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
+        lane_r = task * ROWS + tl.arange(0, ROWS)
+        _gradient(q_ptr, dq_ptr, q_rstd_ptr, dq_out_ptr, lane_r, lane_k, count, K)
+        _gradient(k_ptr, dk_ptr, k_rstd_ptr, dk_out_ptr, lane_r, lane_k, count, K)
+
+
+def check_tensors(q: Any, k: Any) -> None:
+    """What the kernels need: q and k alike. What chunk_kda needs beside it is checked there."""
+    for name, tensor in (("q", q), ("k", k)):
+        checks.check_tensor(name, tensor)
+        checks.check_strided(name, tensor)
+    checks.check_dtype("q", q, (torch.float16, torch.bfloat16, torch.float32))
+    checks.check_dtype_of("k", k, "q", q.dtype)
+    checks.check_dims("q", q, "[B, T, H, K]")
+    checks.check_shape("k", k, q.shape, "[B, T, H, K]")
+    checks.check_same_device("k", k, q.device, "q")
+
+
+def normalised(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """q and k over their norms, in their dtype, and r of each row [B, T, H], float32."""
+    check_tensors(q, k)
+    q, k = (x.resolve_neg() for x in (q, k))
+    q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
+    stored = _stored(q)
+    results = [torch.empty(q.shape, dtype=stored, device=q.device) for _ in range(2)]
+    results += [torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) for _ in range(2)]
+    names = ("q_out_ptr", "k_out_ptr", "q_rstd_ptr", "k_rstd_ptr")
+    args = {"q_ptr": q, "k_ptr": k, **dict(zip(names, results, strict=True)), "T": q.shape[1]}
+    for name, x in (("q", q), ("k", k)):
+        args |= {f"{name}_stride_{axis}": x.stride(i) for i, axis in enumerate("bth")}
+    _launch(l2norm, q, args, {"H": q.shape[2]})
+    return *(x.to(q.dtype) for x in results[:2]), *results[2:]
+
+
+def gradients(q, k, q_rstd, k_rstd, dq, dk) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of what normalised() got, from its results and their gradients, in q's dtype."""
+    q, k, dq, dk = (x.resolve_neg().contiguous() for x in (q, k, dq, dk))
+    out = [torch.empty(q.shape, dtype=_stored(q), device=q.device) for _ in range(2)]
+    args = {
+        "q_ptr": q,
+        "k_ptr": k,
+        "q_rstd_ptr": q_rstd,
+        "k_rstd_ptr": k_rstd,
+        "dq_ptr": dq,
+        "dk_ptr": dk,
+        "dq_out_ptr": out[0],
+        "dk_out_ptr": out[1],
+    }
+    _launch(l2norm_backward, q, args, {})
+    return out[0].to(q.dtype), out[1].to(q.dtype)
+
+
+def _stored(q: torch.Tensor) -> torch.dtype:
+    # The interpreter truncates where it should round to bf16; torch rounds then.
+    half = q.dtype == torch.bfloat16 and backend_lib.backend_of(q) == backend_lib.CPU_REFERENCE
+    return torch.float32 if half else q.dtype
+
+
+def _launch(kernel: Any, q: torch.Tensor, args: dict[str, Any], constants: dict[str, int]) -> None:
+    backend = backend_lib.backend_of(q)
+    fwd_plan.check_backend(backend)
+    width = q.shape[3]
+    count = q.numel() // max(width, 1)
+    if count == 0:
+        return
+    check_tasks(kernel.__name__, count)
+    tasks = ceil_div(count, _ROWS)
+    with backend_lib.device_guard(q):
+        launch_lib.Launch(
+            kernel=kernel,
+            backend=backend,
+            grid=(min(tasks, backend_lib.core_count(backend)),),
+            args={**args, "count": count, "num_tasks": tasks},
+            constants={
+                **constants,
+                "K": width,
+                "BLOCK_K": next_power_of_two(width),
+                "ROWS": _ROWS,
+            },
+            options={"num_warps": 4, "num_stages": 1} if backend == backend_lib.CUDA else {},
+        ).run()
+
+
+_BACKWARD = f"{OP}_backward"
+
+
+def _fake(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    check_tensors(q, k)
+    of_rows = functools.partial(q.new_empty, q.shape[:3], dtype=torch.float32)
+    return q.new_empty(q.shape), q.new_empty(q.shape), of_rows(), of_rows()
+
+
+def _backward_op(**arguments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    checks.check_no_gradients(_BACKWARD, arguments.items())
+    return gradients(**arguments)
+
+
+def _backward_fake(q: torch.Tensor, **_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    del inputs
+    ctx.mark_non_differentiable(*output[2:])
+    ctx.save_for_backward(*output)
+
+
+def _backward(ctx: Any, dq: torch.Tensor, dk: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
+    return torch.ops.ascend_ops.chunk_kda_l2norm_backward.default(*ctx.saved_tensors, dq, dk)
+
+
+dispatch.register(
+    _BACKWARD,
+    dict.fromkeys(("q", "k", "q_rstd", "k_rstd", "dq", "dk"), "Tensor"),
+    ("dq_in", "dk_in"),
+    _backward_op,
+    _backward_fake,
+)
+dispatch.register(
+    OP,
+    dict.fromkeys(("q", "k"), "Tensor"),
+    ("q_out", "k_out", "q_rstd", "k_rstd"),
+    normalised,
+    _fake,
+    (_setup, _backward),
+)
