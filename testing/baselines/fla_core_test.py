@@ -5,6 +5,7 @@ import sys
 import types
 from unittest import mock
 
+import torch
 from absl.testing import absltest
 
 from testing.baselines import fla_core
@@ -64,6 +65,21 @@ class FlaCoreTest(absltest.TestCase):
         ):
             self.assertEqual(fla_core.tune_bwd(x=1), "scan: fast")
             self.assertEqual(fla_core.chunk_kda_bwd.__name__, "chunk_kda_bwd")
+
+    def test_a_step_is_a_sequence_of_one_token(self):
+        module = types.ModuleType(fla_core.RECURRENT)
+        module.fused_recurrent_kda_fwd = mock.Mock(return_value=(torch.ones(2, 1, 3, 4), "new"))
+        x = {name: torch.zeros(2, 3, 4) for name in ("q", "k", "v", "g", "beta")}
+        with (
+            mock.patch.dict(sys.modules, {module.__name__: module}),
+            mock.patch.object(importlib.metadata, "version", return_value="0.6.0"),
+        ):
+            o, states = fla_core.kda_step(state="old", scale=2.0, **x)
+        self.assertEqual((o.shape, states), ((2, 3, 4), "new"))
+        given = module.fused_recurrent_kda_fwd.call_args.kwargs
+        self.assertEqual({given[name].shape for name in x}, {(2, 1, 3, 4)})
+        self.assertEqual((given["initial_state"], given["scale"]), ("old", 2.0))
+        self.assertFalse(given["inplace_final_state"])
 
 
 if __name__ == "__main__":
