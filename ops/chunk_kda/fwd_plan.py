@@ -19,7 +19,7 @@ def make_plan(
     kernels = (
         maker.cumulative_gate(gate_constants(problem)),
         _intra(maker, problem, backend),
-        maker.scan(OUTPUT, flags),
+        maker.scan(OUTPUT, flags, operands=3),
     )
     rows = (p.B, p.T, p.HV)
     stored, fp32 = maker.stored, problem_lib.FLOAT32

@@ -4,12 +4,10 @@ golden_fwd: chunk_kda by the token recurrence. golden_train: its gradients, by t
 reverse. golden_intra: chunk_kda_fwd_intra by its formulas, pair by pair, and a triangular solver.
 """
 
-import math
-
 import torch
 
 from ops.chunk_kda import preparation, reference
-from ops.chunk_kda.sequences import Sequences, gate
+from ops.chunk_kda.sequences import Sequences, by_heads, gate
 
 EPSILON = 1e-6
 
@@ -24,7 +22,7 @@ def strength(beta: torch.Tensor, logits: bool, doubled: bool) -> torch.Tensor:
     return (1 + doubled) * beta.sigmoid() if logits else beta
 
 
-def golden_fwd(
+def _golden_fwd(
     q,
     k,
     v,
@@ -74,3 +72,78 @@ def golden_fwd(
         o.append(scale * (q[t][..., None, :] @ state)[..., 0, :])
     o = torch.stack(o, dim=1) if o else v.movedim(0, 1)
     return sequences.join(o), state if output_final_state else None
+
+
+golden_fwd = by_heads(_golden_fwd, (2, 1))
+
+
+def _golden_train(q, k, v, g, beta, do, dht, **rest):
+    """Gradients of q, k, v, beta, g, initial_state, A_log and dt_bias, float64; None where the
+    argument is."""
+    leaves = [x.double().detach().requires_grad_() for x in (q, k, beta)]
+    with torch.enable_grad():
+        unit_q, unit_k, weight = leaves
+        if rest["use_qk_l2norm_in_kernel"]:
+            unit_q, unit_k = unit(unit_q), unit(unit_k)
+        weight = strength(
+            weight, rest["use_beta_sigmoid_in_kernel"], rest["allow_neg_eigval"]
+        )
+    of_units = tuple(x.detach() for x in (unit_q, unit_k, weight))
+    in_kernel = rest["use_gate_in_kernel"]
+    G = None
+    if not in_kernel:
+        forward = preparation.Forward(
+            *of_units[:2], v, weight.detach(), rest["cu_seqlens"], rest["chunk_size"]
+        )
+        G = forward.cumulative_gate(g.double(), torch.float64)
+    dq, dk, dv, dbeta, dg, dh0, dA_log, ddt_bias = reference.golden_bwd(
+        q=of_units[0],
+        k=of_units[1],
+        v=v,
+        beta=of_units[2],
+        Aqk=None,
+        Akk=None,
+        do=do,
+        dht=dht,
+        g=G,
+        g_org=g if in_kernel else None,
+        **{
+            name: rest[name]
+            for name in (
+                "scale",
+                "initial_state",
+                "cu_seqlens",
+                "chunk_size",
+                "lower_bound",
+                "use_gate_in_kernel",
+                "A_log",
+                "dt_bias",
+            )
+        },
+    )
+    dq, dk, dbeta = torch.autograd.grad((unit_q, unit_k, weight), leaves, (dq, dk, dbeta))
+    return dq, dk, dv, dbeta, dg, dh0, dA_log, ddt_bias
+
+
+golden_train = by_heads(_golden_train, (2, 2, 2, 2, 2, 1, 0, 0))
+
+
+def golden_intra(
+    q,
+    k,
+    v,
+    gk,
+    beta,
+    scale=None,
+    cu_seqlens=None,
+    chunk_size=64,
+    chunk_indices=None,
+    disable_recompute=True,
+):
+    """chunk_kda_fwd_intra: w, u, qg, kg, Aqk, Akk, float64."""
+    del chunk_indices, disable_recompute
+    forward = preparation.Forward(q, k, v, beta, cu_seqlens, chunk_size)
+    forward.use_gate(gk)
+    Aqk, Akk = forward.scores(q.shape[3] ** -0.5 if scale is None else scale)
+    parts = forward.products()
+    return *(parts[name] for name in ("w", "u", "qg", "kg")), Aqk, Akk

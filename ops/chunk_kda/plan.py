@@ -214,11 +214,17 @@ class Maker:
             "HAS_QG": has_qg,
             "SOLVE": solve,
         }
-        return self._kernel(INTRA, p.chunks * p.HV, constants, 4)
+        # 8 warps: with 4 it spills 42 registers (3.6.0).
+        return self._kernel(INTRA, p.chunks * p.HV, constants, 8)
 
-    def scan(self, name: str, constants: Mapping[str, int | bool]) -> KernelPlan:
+    def scan(
+        self, name: str, constants: Mapping[str, int | bool], operands: int = 2
+    ) -> KernelPlan:
+        """operands: [C, K] matrices that a chunk multiplies."""
         p = self._problem
         block_v, stages = self._scan_tiles()
+        if p.K > 128 and operands > 2 and stages > 1:
+            block_v = 16  # three matrices and 32 columns need 233 KiB
         count = p.N * p.HV * ceil_div(p.V, block_v)
         tiles = {"BLOCK_K": max(_BLOCK, next_power_of_two(p.K)), "BLOCK_V": block_v}
         return self._kernel(name, count, {**constants, **tiles, "STAGES": stages}, 4)

@@ -50,7 +50,7 @@ def bwd(
     if scale is None:
         scale = q.shape[3] ** -0.5
     bounds = None if cu_seqlens is None else _bounds(cu_seqlens, index_dtype, q)
-    forward = _Forward(q, k, v, beta, cu_seqlens, chunk_size)
+    forward = Forward(q, k, v, beta, cu_seqlens, chunk_size)
     natural = log_gate
     if use_gate_in_kernel:
         natural = gate(g_org, A_log, dt_bias, lower_bound, torch.float64)
@@ -107,7 +107,7 @@ def wy(
     are whatever was drawn, h and dh [B, chunks, HV, K, V]."""
     beta = beta.expand(v.shape[:3])
     bounds = None if cu_seqlens is None else _bounds(cu_seqlens, index_dtype, q)
-    forward = _Forward(q, k, v, beta, cu_seqlens, chunk_size)
+    forward = Forward(q, k, v, beta, cu_seqlens, chunk_size)
     G = forward.cumulative_gate(log_gate)
     A = forward.scores(1.0)[1]
     return {
@@ -135,7 +135,7 @@ def _bounds(cu_seqlens, index_dtype: str, like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(cu_seqlens, dtype=getattr(torch, index_dtype), device=device)
 
 
-class _Forward:
+class Forward:
     """The forward's formulas in float64; inside, tokens are [N, chunks, HV, C, ...]."""
 
     def __init__(self, q, k, v, beta, cu_seqlens, chunk_size: int):
@@ -179,8 +179,12 @@ class _Forward:
         if self._meta:
             return self._empty(*natural.shape, dtype=dtype)
         G = self._join(self._chunked(natural).cumsum(-2) / math.log(2)).to(dtype)
-        self._G = self._by_chunk(self._sequences.split_gates(G.double()))
+        self.use_gate(G)
         return G
+
+    def use_gate(self, G: torch.Tensor) -> None:
+        """For the other methods: a G that is given."""
+        self._G = self._by_chunk(self._sequences.split_gates(G.double()))
 
     def scores(self, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Aqk and Akk, [B, T, HV, C]."""
@@ -221,9 +225,8 @@ class _Forward:
             shapes |= dict.fromkeys(("u", "v_new"), (b, t, heads, v_dim))
             shapes["h"] = (b, chunks, heads, k_dim, v_dim)
             return {name: self._empty(*shape) for name, shape in shapes.items()}
-        E, last = self._G.exp2(), self._G[..., -1:, :]
-        w, u = self._Akk @ (self._beta * self._k * E), self._Akk @ (self._beta * self._v)
-        kg = self._k * (last - self._G).exp2()
+        w, u, _, kg = self._products()
+        last = self._G[..., -1:, :]
         state = self._k.new_zeros(len(w), heads, *self._widths)
         if initial_state is not None:
             state = initial_state.double()
@@ -233,10 +236,21 @@ class _Forward:
             v_new.append(u[:, c] - w[:, c] @ state)
             state = last[:, c].exp2().mT * state + kg[:, c].mT @ v_new[-1]
         return {
-            "w": self._join(w),
-            "u": self._join(u),
-            "qg": self._join(self._q * E),
-            "kg": self._join(kg),
+            **self.products(),
             "v_new": self._join(torch.stack(v_new, 1) if v_new else u),
             "h": self._sequences.join_chunks(torch.stack(h, 1) if h else state[:, None][:, :0]),
         }
+
+    def products(self) -> dict[str, torch.Tensor]:
+        """w, u, qg and kg."""
+        found = map(self._join, self._products())
+        return dict(zip(("w", "u", "qg", "kg"), found, strict=True))
+
+    def _products(self):
+        E, last = self._G.exp2(), self._G[..., -1:, :]
+        return (
+            self._Akk @ (self._beta * self._k * E),
+            self._Akk @ (self._beta * self._v),
+            self._q * E,
+            self._k * (last - self._G).exp2(),
+        )

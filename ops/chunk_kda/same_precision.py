@@ -73,7 +73,7 @@ def _same_precision_wy(q, k, v, v_new, g, beta, A, h, do, dh, dv, **rest):
 same_precision_wy = by_heads(_same_precision_wy, (2, 2, 2, 2, 2, 2))
 
 
-class _Chunks:
+class Chunks:
     """Splits arguments into chunks in the compute dtype; joins results."""
 
     def __init__(self, q, v, scale, cu_seqlens, chunk_size, compute_dtype, operand_dtype):
@@ -140,11 +140,11 @@ def chunked_bwd(
 ):
     """chunk_kda_bwd as README.md describes it; results in compute_dtype."""
     del chunk_indices, safe_gate
-    chunks = _Chunks(q, v, scale, cu_seqlens, chunk_size, compute_dtype, operand_dtype)
+    chunks = Chunks(q, v, scale, cu_seqlens, chunk_size, compute_dtype, operand_dtype)
     rounded, scale = chunks.rounded, chunks.scale
     state_shape = (v.shape[2], q.shape[3], v.shape[3])
     if use_gate_in_kernel and not disable_recompute:
-        G = _cumulative_gate(chunks, g_org, A_log, dt_bias, lower_bound)
+        G = cumulative_gate(chunks, g_org, A_log, dt_bias, lower_bound)
     else:
         G = chunks.gates(g)
     q_, k_ = chunks.tokens(q, True), chunks.tokens(k, True)
@@ -166,7 +166,7 @@ def chunked_bwd(
             h.append(rounded(state))
             v_new.append(rounded(u[:, c] - w[:, c] @ h[-1]))
             state = fade[:, c] * state + rounded(kg[:, c]).mT @ v_new[-1]
-        h, v_new = _stack(h, state_shape, v_), _stack(v_new, v_.shape[2:], v_)
+        h, v_new = stack(h, state_shape, v_), stack(v_new, v_.shape[2:], v_)
 
     # Backward: dh behind each chunk, y = Akk^T dv.
     dstate = chunks.state(dht, state_shape)
@@ -178,7 +178,7 @@ def chunked_bwd(
         dv = rounded(inner[:, c] + rounded(kg[:, c]) @ dh[-1])
         y.append(inverse[:, c].mT @ dv)
         dstate = fade[:, c] * dstate + (qE[:, c].mT @ do_[:, c] - w[:, c].mT @ dv)
-    dh, y = _stack(dh[::-1], state_shape, v_), _stack(y[::-1], v_.shape[2:], v_)
+    dh, y = stack(dh[::-1], state_shape, v_), stack(y[::-1], v_.shape[2:], v_)
     dv, dbeta = beta_ * y, (y * v_).sum(-1)
     y = rounded(y)
 
@@ -201,7 +201,7 @@ def chunked_bwd(
     dk = dk + beta_ * r + c + diagonal * q_
     dbeta = dbeta + (k_ * r).sum(-1)
 
-    dg = chunks.join(_running_sum(dG.flip(-2)).flip(-2))
+    dg = chunks.join(running_sum(dG.flip(-2)).flip(-2))
     dA_log = ddt_bias = None
     if use_gate_in_kernel:
         dg, dA_log, ddt_bias = _gate_backward(g_org, A_log, dt_bias, lower_bound, dg)
@@ -221,13 +221,14 @@ def chunked_bwd(
     )
 
 
-def _stack(parts, shape, like):
+def stack(parts, shape, like):
+    """[N, chunks, ...] of the chunks' parts; shape: of a part without N, if there is none."""
     if not parts:
         return like.new_zeros(like.shape[0], 0, *shape)
     return torch.stack(parts, dim=1)
 
 
-def _running_sum(x):
+def running_sum(x):
     """Along the axis of tokens, one after the other: torch.cumsum adds fp32 in float64 on a CPU."""
     sums = [x[..., 0, :]]
     for i in range(1, x.shape[-2]):
@@ -235,11 +236,20 @@ def _running_sum(x):
     return torch.stack(sums, dim=-2)
 
 
-def _cumulative_gate(chunks, g_org, A_log, dt_bias, lower_bound):
+MIN_GATE = -40.0  # what a step's gate is at least
+
+
+def cumulative_gate(chunks, g_org, A_log, dt_bias, lower_bound):
     """G from the raw gate, base 2, [N, chunks, HV, C, K]."""
     natural = gate(g_org, A_log, dt_bias, lower_bound, chunks.dtype)
+    return summed_gate(chunks, natural)
+
+
+def summed_gate(chunks, natural):
+    """G from the natural-log gate."""
+    natural = natural.clamp(min=MIN_GATE)
     # Rows behind the end add 0: they repeat the last sum.
-    return _running_sum(chunks.chunked(chunks.sequences.split(natural))) * (1 / math.log(2))
+    return running_sum(chunks.chunked(chunks.sequences.split(natural))) * (1 / math.log(2))
 
 
 def _gate_backward(x, A_log, dt_bias, lower_bound, dg):
@@ -315,7 +325,7 @@ def chunked_wy(
 ):
     """Step 3 of the backward, for any v_new, h, dh and dv."""
     del chunk_indices
-    chunks = _Chunks(q, v, scale, cu_seqlens, chunk_size, compute_dtype, operand_dtype)
+    chunks = Chunks(q, v, scale, cu_seqlens, chunk_size, compute_dtype, operand_dtype)
     rounded, scale = chunks.rounded, chunks.scale
     q_, k_, G = chunks.tokens(q, True), chunks.tokens(k, True), chunks.gates(g)
     v_, beta_ = chunks.tokens(v), chunks.tokens(beta)[..., None]
