@@ -85,9 +85,7 @@ def _golden_train(q, k, v, g, beta, do, dht, **rest):
         unit_q, unit_k, weight = leaves
         if rest["use_qk_l2norm_in_kernel"]:
             unit_q, unit_k = unit(unit_q), unit(unit_k)
-        weight = strength(
-            weight, rest["use_beta_sigmoid_in_kernel"], rest["allow_neg_eigval"]
-        )
+        weight = strength(weight, rest["use_beta_sigmoid_in_kernel"], rest["allow_neg_eigval"])
     of_units = tuple(x.detach() for x in (unit_q, unit_k, weight))
     in_kernel = rest["use_gate_in_kernel"]
     G = None

@@ -13,9 +13,7 @@ from ops.chunk_kda.sequences import by_heads, gate
 
 def _same_precision_fwd(q, k, v, g, beta, **rest):
     """chunk_kda: fp32 with the documented roundings, results in the contract's dtypes."""
-    out = chunked_fwd(
-        q, k, v, g, beta, **rest, compute_dtype=torch.float32, operand_dtype=q.dtype
-    )
+    out = chunked_fwd(q, k, v, g, beta, **rest, compute_dtype=torch.float32, operand_dtype=q.dtype)
     return out["o"].to(v.dtype), out["final_state"]
 
 

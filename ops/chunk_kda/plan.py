@@ -30,7 +30,8 @@ REVERSE = "reverse_scan"
 SCORES = "scores"
 FINALIZE = "finalize"
 GROUP = "sum_group"
-INTRA = "intra"
+PAIR_SCORES = "pair_scores"
+SOLVE = "solve"
 
 # 64 columns beside a chunk of 64 tokens. With 32 Triton 3.6 miscompiles some products of Hopper's
 # wgmma: finalize was off by 2000 %, the scans right only while their loads are pipelined.
@@ -205,26 +206,39 @@ class Maker:
         constants = {"BLOCK_K": self._wide(p.K), "BLOCK_V": self._wide(p.V), "HAS_U": p.recompute}
         return self._kernel(PREPARE, p.chunks * p.HV, constants, 4)
 
-    def intra(self, has_qg: bool, solve: str) -> KernelPlan:
+    def pair_scores(self, has_g: bool, has_qg: bool, gate: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
         constants = {
+            **gate,
             "BLOCK_K": _BLOCK,
-            "BLOCK_V": _BLOCK,
             "LEVELS": p.C.bit_length() - 1,
+            "HAS_G": has_g,
             "HAS_QG": has_qg,
-            "SOLVE": solve,
+            "SPLIT_SUMS": self._gpu,
         }
-        # 8 warps: with 4 it spills 42 registers (3.6.0).
-        return self._kernel(INTRA, p.chunks * p.HV, constants, 8)
+        return self._kernel(PAIR_SCORES, p.chunks * p.HV, constants, 4)
 
-    def scan(
-        self, name: str, constants: Mapping[str, int | bool], operands: int = 2
-    ) -> KernelPlan:
+    def solve(self) -> KernelPlan:
+        p = self._problem
+        precision = "ieee"
+        if self._gpu:
+            # Units that round fp32 operands to 11 bits (tf32) are as fast as three bf16 products of
+            # halves, which keep 16: more than what Akk is rounded to.
+            precision = "tf32x3" if p.dtype == problem_lib.FLOAT32 else "bf16x3"
+        constants = {
+            "BLOCK_K": self._wide(p.K),
+            "BLOCK_V": self._wide(p.V),
+            "LEVELS": p.C.bit_length() - 1,
+            "SOLVE": precision,
+        }
+        return self._kernel(SOLVE, p.chunks * p.HV, constants, 4)
+
+    def scan(self, name: str, constants: Mapping[str, int | bool], operands: int = 2) -> KernelPlan:
         """operands: [C, K] matrices that a chunk multiplies."""
         p = self._problem
         block_v, stages = self._scan_tiles()
         if p.K > 128 and operands > 2 and stages > 1:
-            block_v = 16  # three matrices and 32 columns need 233 KiB
+            block_v, stages = _BLOCK, 1  # two stages of three matrices need 233 KiB
         count = p.N * p.HV * ceil_div(p.V, block_v)
         tiles = {"BLOCK_K": max(_BLOCK, next_power_of_two(p.K)), "BLOCK_V": block_v}
         return self._kernel(name, count, {**constants, **tiles, "STAGES": stages}, 4)
