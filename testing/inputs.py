@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,10 @@ class Inputs:
         drawn: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         digest = hashlib.sha256()
         home = "cpu" if prepare and "ci" in case.tags else device
-        for name, spec in case.tensors.items():
-            if spec is None:
-                continue
-            values = case.sample(name)
+        given = {name: spec for name, spec in case.tensors.items() if spec is not None}
+        with futures.ThreadPoolExecutor() as pool:  # NumPy lets other threads run meanwhile
+            samples = pool.map(case.sample, given)
+        for (name, spec), values in zip(given.items(), samples, strict=True):
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(values).data)
             drawn[name] = _moved(*_place(values, spec), home)

@@ -12,6 +12,7 @@ from ops.chunk_kda import (
     finalize,
     fwd_plan,
     gate,
+    group,
     intra,
     npu_plan,
     output,
@@ -37,7 +38,9 @@ _KERNELS = {
     plan_lib.REVERSE: scans.reverse_scan,
     plan_lib.SCORES: finalize.scores,
     plan_lib.FINALIZE: finalize.finalize,
-    fwd_plan.INTRA: intra.intra,
+    plan_lib.GROUP: group.sum_group,
+    plan_lib.PAIR_SCORES: intra.pair_scores,
+    plan_lib.SOLVE: intra.solve,
     fwd_plan.OUTPUT: output.output_scan,
     npu_plan.DECAYED: npu_decayed.decayed,
     npu_plan.FORWARD: npu_scans.forward_states,
@@ -483,7 +486,14 @@ def make_launch(
     p, s = problem, problem.strides
     # v_new, or o of the forward, is written over u. dv is given, or lies where y is to be; first
     # Aqk^T do lies there. The gate's gradient is dg, unless a later kernel makes dg of it.
-    fallbacks = {"dv": "y", "u": "o" if p.forward else "v_new", "dgate": "dg"}
+    # dq and dk of a group's heads are added up later.
+    fallbacks = {
+        "dv": "y",
+        "u": "o" if p.forward else "v_new",
+        "dgate": "dg",
+        "dq": "dq_parts",
+        "dk": "dk_parts",
+    }
     values = {**{name: values.get(other) for name, other in fallbacks.items()}, **values}
     of_key, of_value = (p.T * p.HV * p.K, p.HV * p.K, p.K), (p.T * p.HV * p.V, p.HV * p.V, p.V)
     strides = {name: getattr(s, name) for name in s.__dataclass_fields__}
@@ -496,6 +506,7 @@ def make_launch(
     own = {
         "T": p.T,
         "num_chunks": p.NT,
+        "num_rows": p.B * p.T * p.H,
         "num_tasks": kernel.num_tasks,
         "first_chunk": kernel.first_chunk,
         "width": p.K,

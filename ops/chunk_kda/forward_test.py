@@ -9,7 +9,6 @@ from torch._subclasses import fake_tensor
 
 from ops import chunk_kda
 from ops.chunk_kda import contract, forward, fwd_contract, fwd_plan, fwd_reference
-from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import test_calls as calls
 from ops.common import backend, launch
 from testing import guard, unit
@@ -607,7 +606,6 @@ class TorchLibraryTest(_TestCase):
 
     def test_dtypes_are_those_of_the_contract(self):
         self.assertEqual(set(contract.DTYPES), {_HALF, torch.bfloat16, torch.float32})
-        self.assertEqual(plan_lib.INTRA, fwd_plan.INTRA)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def _table(op: str) -> tuple[cases.Case, ...]:
             "bounded_steep",
             SMALL,
             FP16,
-            "uniform",
+            "model",
             gate="bounded",
             values={"A_log": dist.Cycle((1.5, 100.0))},
         ),

@@ -3,9 +3,8 @@
 from ops.chunk_kda import npu_plan
 from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import problem as problem_lib
-from ops.chunk_kda.plan_types import Buffer, KernelPlan, Plan, gate_constants
+from ops.chunk_kda.plan_types import Buffer, Plan, gate_constants
 
-INTRA = plan_lib.INTRA
 OUTPUT = "output_scan"
 
 
@@ -17,13 +16,18 @@ def make_plan(
     maker = _maker(problem, backend, cores, max_programs)
     flags = {"HAS_H0": p.has_initial_state, "HAS_FINAL_STATE": p.has_final_state}
     kernels = (
-        maker.cumulative_gate(gate_constants(problem)),
-        _intra(maker, problem, backend),
+        maker.pair_scores(False, True, gate_constants(problem)),
+        maker.solve(),
         maker.scan(OUTPUT, flags, operands=3),
     )
     rows = (p.B, p.T, p.HV)
     stored, fp32 = maker.stored, problem_lib.FLOAT32
-    workspace = {name: Buffer((*rows, p.K), stored, None, 1, 2) for name in ("w", "qg", "kg")}
+    workspace = {
+        "pairs": Buffer((*rows, p.C), fp32, None, 0, 1),
+        "qg": Buffer((*rows, p.K), stored, None, 0, 2),
+        "kg": Buffer((*rows, p.K), stored, None, 0, 2),
+        "w": Buffer((*rows, p.K), stored, None, 1, 2),
+    }
     outputs = {
         # First u, which has the same shape.
         "o": Buffer((*rows, p.V), stored, p.dtype, 1, 2),
@@ -42,16 +46,19 @@ def make_intra_plan(
     """The same for chunk_kda_fwd_intra."""
     p = problem
     maker = _maker(problem, backend, cores, max_programs)
+    given = {"GATE": 0, "HAS_A_LOG": False, "HAS_BIAS": False, "G_ORG_STRIDE_T": 0}
+    kernels = (maker.pair_scores(True, not p.recompute, given), maker.solve())
     rows = (p.B, p.T, p.HV)
 
-    def result(width: int) -> Buffer:
-        return Buffer((*rows, width), maker.stored, p.dtype, 0, 0)
+    def result(width: int, first: int) -> Buffer:
+        return Buffer((*rows, width), maker.stored, p.dtype, first, 1)
 
-    outputs = {"w": result(p.K), "u": result(p.V), "kg": result(p.K)}
+    outputs = {"w": result(p.K, 1), "u": result(p.V, 1), "kg": result(p.K, 0)}
     if not p.recompute:
-        outputs["qg"] = result(p.K)
-    outputs |= {"Aqk": result(p.C), "Akk": result(p.C)}
-    return Plan((_intra(maker, problem, backend),), {}, outputs)
+        outputs["qg"] = result(p.K, 0)
+    outputs |= {"Aqk": result(p.C, 1), "Akk": result(p.C, 1)}
+    pairs = Buffer((*rows, p.C), problem_lib.FLOAT32, None, 0, 1)
+    return Plan(kernels, {"pairs": pairs}, outputs)
 
 
 def launch_count(problem: problem_lib.Problem, backend: str, cores: int) -> int:
@@ -83,18 +90,3 @@ def _maker(
 ) -> plan_lib.Maker:
     check_backend(backend)
     return plan_lib.Maker(problem, backend, cores, max_programs)
-
-
-def _intra(maker: plan_lib.Maker, problem: problem_lib.Problem, backend: str) -> KernelPlan:
-    return maker.intra(problem.forward or not problem.recompute, _solve(problem, backend))
-
-
-def _solve(problem: problem_lib.Problem, backend: str) -> str:
-    """The precision of the inverse's products of fp32 values.
-
-    tf32 cuts operands to 11 bits. That is a quarter of what rounding Akk to bf16 costs, but twice
-    of what rounding it to fp16 does.
-    """
-    if backend != plan_lib.CUDA:
-        return "ieee"
-    return "tf32" if problem.dtype == problem_lib.BFLOAT16 else "tf32x3"

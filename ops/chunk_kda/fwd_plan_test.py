@@ -48,45 +48,47 @@ class PlanTest(parameterized.TestCase):
 
     @parameterized.parameters(*_BACKENDS)
     def test_launches(self, backend):
-        names = [plan_lib.GATE, fwd_plan.INTRA, fwd_plan.OUTPUT]
+        names = [plan_lib.PAIR_SCORES, plan_lib.SOLVE, fwd_plan.OUTPUT]
         for gate in (problem_lib.GIVEN, problem_lib.SOFTPLUS):
             kernels = _plan(backend, gate=gate).kernels
             self.assertEqual([each.kernel for each in kernels], names)
         self.assertEqual(fwd_plan.launch_count(_PROBLEM, backend, 4), 3)
-        (kernel,) = _plan(backend, fwd_plan.make_intra_plan, forward=False).kernels
-        self.assertEqual(kernel.kernel, fwd_plan.INTRA)
+        kernels = _plan(backend, fwd_plan.make_intra_plan, forward=False).kernels
+        self.assertEqual([each.kernel for each in kernels], names[:2])
 
     def test_tasks(self):
-        gate, intra, output = _plan(K=100).kernels
-        self.assertEqual(gate.num_tasks, 2 * 4 * 2)  # chunks, heads, tiles of 64 columns
-        self.assertEqual(intra.num_tasks, 2 * 4)
+        scores, solve, output = _plan(K=100).kernels
+        self.assertEqual((scores.num_tasks, solve.num_tasks), (2 * 4, 2 * 4))  # chunks, heads
         self.assertEqual(output.num_tasks, 1 * 4 * 3)  # sequences, heads, tiles of 32 columns
         for limit in (1, 3, 1056):
             for each in _plan(limit=limit).kernels:
                 self.assertEqual(each.programs, min(limit, each.num_tasks))
-        with self.assertRaisesRegex(ValueError, "^pieces of work of cumulative_gate: got "):
+        with self.assertRaisesRegex(ValueError, "^pieces of work of pair_scores: got "):
             _plan(B=2**20, NT=2**10)
 
     def test_constants(self):
-        gate, intra, output = _plan(gate=problem_lib.SOFTPLUS, has_A_log=True).kernels
-        self.assertEqual((gate.constants["GATE"], gate.constants["HAS_A_LOG"]), (1, True))
+        scores, solve, output = _plan(gate=problem_lib.SOFTPLUS, has_A_log=True).kernels
+        self.assertEqual((scores.constants["GATE"], scores.constants["HAS_A_LOG"]), (1, True))
         self.assertEqual(_plan().kernels[0].constants["GATE"], 0)
-        self.assertEqual(intra.constants["LEVELS"], 6)
+        self.assertEqual((scores.constants["LEVELS"], solve.constants["LEVELS"]), (6, 6))
         self.assertEqual(_plan(C=32).kernels[1].constants["LEVELS"], 5)
-        self.assertEqual(intra.constants["Q_STRIDE_T"], 128)
-        self.assertEqual(intra.constants["G_STRIDE_T"], 4 * 64)
+        self.assertEqual(scores.constants["Q_STRIDE_T"], 128)
+        self.assertEqual(scores.constants["G_STRIDE_T"], 4 * 64)
+        self.assertFalse(scores.constants["HAS_G"])
+        given = _plan(maker=fwd_plan.make_intra_plan, forward=False).kernels[0]
+        self.assertTrue(given.constants["HAS_G"])
         for flag in ("HAS_H0", "HAS_FINAL_STATE"):
             self.assertEqual(output.constants[flag], flag == "HAS_FINAL_STATE")
         self.assertTrue(_plan(has_initial_state=True).kernels[2].constants["HAS_H0"])
         self.assertFalse(_plan(has_final_state=False).kernels[2].constants["HAS_FINAL_STATE"])
 
     def test_qg(self):
-        self.assertTrue(_plan().kernels[1].constants["HAS_QG"])
+        self.assertTrue(_plan().kernels[0].constants["HAS_QG"])
         for kept in (False, True):
             plan = _plan(maker=fwd_plan.make_intra_plan, forward=False, recompute=not kept)
             self.assertEqual(plan.kernels[0].constants["HAS_QG"], kept)
             self.assertEqual("qg" in plan.outputs, kept)
-            self.assertEqual(plan.workspace, {})
+            self.assertEqual(set(plan.workspace), {"pairs"})
 
     def test_precision(self):
         solve = {
@@ -97,14 +99,14 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual(
             {solve[plan_lib.CPU_REFERENCE, d] for d in ("float16", "float32")}, {"ieee"}
         )
-        self.assertEqual(solve[plan_lib.CUDA, "bfloat16"], "tf32")
-        self.assertEqual(solve[plan_lib.CUDA, "float16"], "tf32x3")
+        self.assertEqual(solve[plan_lib.CUDA, "bfloat16"], "bf16x3")
+        self.assertEqual(solve[plan_lib.CUDA, "float16"], "bf16x3")
         self.assertEqual(solve[plan_lib.CUDA, "float32"], "tf32x3")
         for each in _plan(dtype="float32").kernels:
             self.assertTrue(each.constants["TF32X3"])
 
     @parameterized.parameters(
-        ("bfloat16", 128, 32, 3), ("float16", 256, 16, 2), ("float32", 64, 64, 1)
+        ("bfloat16", 128, 32, 3), ("float16", 256, 64, 1), ("float32", 64, 64, 1)
     )
     def test_tiles_of_the_scan(self, dtype, k_dim, block_v, stages):
         constants = _plan(dtype=dtype, K=k_dim).kernels[2].constants
@@ -116,7 +118,7 @@ class PlanTest(parameterized.TestCase):
 
     def test_buffers(self):
         plan = _plan()
-        self.assertEqual(set(plan.workspace), {"w", "qg", "kg"})
+        self.assertEqual(set(plan.workspace), {"pairs", "w", "qg", "kg"})
         self.assertEqual(set(plan.outputs), {"o", "g", "Aqk", "Akk", "final_state"})
         self.assertEqual(plan.outputs["o"].shape, (1, 128, 4, 96))
         self.assertEqual(plan.outputs["g"].stored, "float32")
@@ -127,17 +129,23 @@ class PlanTest(parameterized.TestCase):
             self.assertLess(buffer.last, len(plan.kernels))
 
     def test_workspace(self):
-        # w, qg and kg: 3 B T HV K elements.
-        self.assertEqual(fwd_plan.workspace_bytes(_PROBLEM, plan_lib.CUDA, 4), 3 * 128 * 4 * 64 * 2)
+        # At the peak, in solve, pairs, w, qg and kg; the last states come later.
+        rows, states = 128 * 4, 4 * 64 * 96 * 4
+        pairs = rows * 64 * 4
+        peak = pairs + rows * 3 * 64 * 2 - states
+        self.assertEqual(fwd_plan.workspace_bytes(_PROBLEM, plan_lib.CUDA, 4), peak)
         packed = dataclasses.replace(_PROBLEM, packed=True, N=3)
         tables = 4 * (2 * 4 + 2 * 2)
-        self.assertEqual(fwd_plan.workspace_bytes(packed, plan_lib.CUDA, 4), 3 * 65536 + tables)
-        self.assertEqual(fwd_plan.intra_workspace_bytes(packed, plan_lib.CUDA, 4), tables)
+        later = 2 * states  # three sequences' last states are larger by two
+        self.assertEqual(
+            fwd_plan.workspace_bytes(packed, plan_lib.CUDA, 4),
+            max(peak - later, rows * 3 * 64 * 2) + tables,
+        )
+        self.assertEqual(fwd_plan.intra_workspace_bytes(packed, plan_lib.CUDA, 4), pairs + tables)
         # The interpreter keeps bf16 in fp32, and torch converts the results.
         bf16 = dataclasses.replace(_PROBLEM, dtype="bfloat16")
-        rows = 128 * 4
         results = rows * (96 + 2 * 64) * 2
-        expected = rows * 3 * 64 * 4 + 2 * results
+        expected = pairs + rows * 3 * 64 * 4 + 2 * results
         self.assertEqual(fwd_plan.workspace_bytes(bf16, plan_lib.CPU_REFERENCE, 4), expected)
 
     @parameterized.parameters("npu-arch32", "npu-arch35")

@@ -109,23 +109,24 @@ class SpecTest(absltest.TestCase):
         self.assertEqual(count(fwd_spec, _FWD, "example"), 3)
         self.assertEqual(count(fwd_spec, _FWD, "l2norm"), 4)
         self.assertEqual(count(fwd_spec, _FWD, "no_tokens"), 0)
-        self.assertEqual(count(train_spec, _TRAIN, "example"), 8)
-        self.assertEqual(count(train_spec, _TRAIN, "everything"), 11)
+        self.assertEqual(count(train_spec, _TRAIN, "example"), 9)
+        self.assertEqual(count(train_spec, _TRAIN, "everything"), 12)
         self.assertEqual(count(train_spec, _TRAIN, "packed_nothing"), 0)
-        self.assertEqual(fwd_intra_spec.launches(_INTRA["example"], "cpu-reference"), 1)
+        self.assertEqual(fwd_intra_spec.launches(_INTRA["example"], "cpu-reference"), 2)
         self.assertEqual(fwd_intra_spec.launches(_INTRA["no_tokens"], "cpu-reference"), 0)
 
     def test_workspace(self):
         rows = 128 * 4
         kept = rows * (4 * 64 + 2 * 64 * 2)
+        peak = rows * (64 * 4 + 3 * 64 * 2) - 4 * 64 * 64 * 4
         example = _FWD["example"]
-        self.assertEqual(fwd_spec.workspace_bytes(example, "cuda", 4), kept + rows * 3 * 64 * 2)
+        self.assertEqual(fwd_spec.workspace_bytes(example, "cuda", 4), kept + peak)
         case = _FWD["l2norm"]
         norms = 2 * 70 * (32 * 2 + 4)
         self.assertEqual(fwd_spec.prepared_bytes(case, "cuda"), norms)
         copied = 40 * (2 * 32 + 2 * 2 * 32)
         self.assertEqual(fwd_spec.copied_bytes(_FWD["strided"]), 2 * copied - 40 * 2 * 32 * 2)
-        self.assertEqual(fwd_intra_spec.workspace_bytes(_INTRA["example"], "cuda"), 0)
+        self.assertEqual(fwd_intra_spec.workspace_bytes(_INTRA["example"], "cuda"), rows * 64 * 4)
 
 
 if __name__ == "__main__":

@@ -1,44 +1,16 @@
-"""The gate that chunk_kda computes itself: its value, its cumulative sum, its gradient.
-
-With y = g_org + dt_bias and rate = exp(A_log), the natural logarithm of a step's decay is
-
-    SOFTPLUS: -rate softplus(y)          BOUNDED: lower_bound sigmoid(rate y)
-"""
+"""The gate that chunk_kda computes itself: its cumulative sum, its gradient. Its formulas are those
+of ops.common.kda_gate, with g_org for g."""
 
 import triton
 import triton.language as tl
 
 from ops.chunk_kda.tile import dense_or_packed_chunk, load_tile, store_tile, sum_to_row
-
-# As in problem.py, where they have names.
-GIVEN = tl.constexpr(0)
-SOFTPLUS = tl.constexpr(1)
-BOUNDED = tl.constexpr(2)
+from ops.common.kda_gate import gate_gradient, gate_rate, gate_value
 
 INV_LN2 = tl.constexpr(1.4426950408889634)
 # Of a step, natural logarithm: a decay of 4e-18. A masked step of -1000 would make G of its chunk
 # 1e5 and more, where fp32 leaves later decays 8e-3 of error; with this floor it is 4e-4.
 MIN_GATE = tl.constexpr(-40.0)
-# exp(A_log) is inf from A_log = 88.7 on, and inf * 0 is NaN. This rate saturates a sigmoid as well.
-MAX_RATE = tl.constexpr(1e37)
-
-
-@triton.jit
-def softplus(y):
-    # log1p(u) as log(w) u / (w - 1), w = 1 + u rounded: exact to a few ulp for any u.
-    u = tl.exp(-tl.abs(y))
-    w = 1.0 + u
-    small = w == 1.0
-    log1p = tl.where(small, u, tl.log(w) * (u / tl.where(small, 1.0, w - 1.0)))
-    return tl.maximum(y, 0.0) + log1p
-
-
-@triton.jit
-def gate_rate(a_log_ptr, hv, HAS_A_LOG: tl.constexpr):
-    if HAS_A_LOG:
-        return tl.minimum(tl.exp(tl.load(a_log_ptr + hv)), MAX_RATE)
-    else:
-        return 1.0
 
 
 @triton.jit
@@ -53,16 +25,64 @@ def load_gate_input(
 
 
 @triton.jit
-def gate_gradient(dg, y, rate, lower_bound, GATE: tl.constexpr):
-    """From the gradient of the gate: those of y, and of A_log element by element."""
-    if GATE == SOFTPLUS:
-        u = tl.exp(-tl.abs(y))
-        sigmoid = tl.where(y >= 0.0, 1.0, u) / (1.0 + u)
-        return -rate * sigmoid * dg, dg * (-rate * softplus(y))
-    else:
-        u = tl.exp(-tl.abs(rate * y))
-        dy = dg * lower_bound * (rate * (u / ((1.0 + u) * (1.0 + u))))
-        return dy, dy * y
+def cumulative_gate_tile(
+    base,
+    a_log_ptr,
+    dt_bias_ptr,
+    hv,
+    lower_bound,
+    rows,
+    lane_t,
+    lane_c,
+    lane_k,
+    K,
+    STRIDE_T: tl.constexpr,
+    GATE: tl.constexpr,
+    HAS_A_LOG: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SPLIT_SUMS: tl.constexpr,
+):
+    """G of a chunk, [C, BLOCK_K] fp32: the sum of the gate, at least MIN_GATE a step, from the
+    chunk's first token on, in base-2 units."""
+    g = _gate_tile(
+        base,
+        a_log_ptr,
+        dt_bias_ptr,
+        hv,
+        lower_bound,
+        rows,
+        lane_t,
+        lane_k,
+        K,
+        STRIDE_T,
+        GATE,
+        HAS_A_LOG,
+        HAS_BIAS,
+    )
+    return sum_to_row(g, rows, lane_t, lane_c, SPLIT_SUMS)
+
+
+@triton.jit
+def _gate_tile(
+    base,
+    a_log_ptr,
+    dt_bias_ptr,
+    hv,
+    lower_bound,
+    rows,
+    lane_t,
+    lane_k,
+    K,
+    STRIDE_T: tl.constexpr,
+    GATE: tl.constexpr,
+    HAS_A_LOG: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
+    """The gate of each step, at least MIN_GATE, in base-2 units."""
+    rate = gate_rate(a_log_ptr, hv, HAS_A_LOG)
+    y = load_gate_input(base, dt_bias_ptr, hv, rows, lane_t, lane_k, K, STRIDE_T, HAS_BIAS)
+    g = gate_value(y, rate, lower_bound, GATE)
+    return tl.where(g < MIN_GATE, MIN_GATE, g) * INV_LN2  # NaN stays
 
 
 @triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks"])
@@ -91,8 +111,7 @@ def cumulative_gate(
     SPLIT_SUMS: tl.constexpr,
     VECTOR_SUMS: tl.constexpr,
 ):
-    """G, the sum of the gate from the chunk's first token on, in base-2 units, fp32
-    [B, T, HV, K]; a step counts MIN_GATE where it is less. Task: (chunk, value head, K tile).
+    """G [B, T, HV, K] fp32, see cumulative_gate_tile. Task: (chunk, value head, K tile).
     VECTOR_SUMS: without matrix units."""
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     lane_t = tl.arange(0, C)
@@ -104,22 +123,22 @@ def cumulative_gate(
             task // (K_TILES * HV), cu_seqlens_ptr, chunk_indices_ptr, T, num_chunks, C, PACKED
         )
         base = g_org_ptr + b * g_org_stride_b + hv64 * g_org_stride_h + first * G_ORG_STRIDE_T
-        rate = gate_rate(A_log_ptr, hv64, HAS_A_LOG)
-        y = load_gate_input(
-            base, dt_bias_ptr, hv64, rows, lane_t, lane_k, K, G_ORG_STRIDE_T, HAS_BIAS
+        g = _gate_tile(
+            base,
+            A_log_ptr,
+            dt_bias_ptr,
+            hv64,
+            lower_bound,
+            rows,
+            lane_t,
+            lane_k,
+            K,
+            G_ORG_STRIDE_T,
+            GATE,
+            HAS_A_LOG,
+            HAS_BIAS,
         )
-        if GATE == GIVEN:
-            g = y
-        elif GATE == SOFTPLUS:
-            g = -rate * softplus(y)
-        else:
-            u = tl.exp(-tl.abs(rate * y))
-            g = lower_bound * (tl.where(y >= 0.0, 1.0, u) / (1.0 + u))
-        g = tl.where(g < MIN_GATE, MIN_GATE, g)  # NaN stays
-        if VECTOR_SUMS:
-            g = tl.cumsum(g * INV_LN2, 0)
-        else:
-            g = sum_to_row(g * INV_LN2, rows, lane_t, lane_c, SPLIT_SUMS)
+        g = tl.cumsum(g, 0) if VECTOR_SUMS else sum_to_row(g, rows, lane_t, lane_c, SPLIT_SUMS)
         row = (b * T + first) * HV + hv64
         store_tile(g_ptr + row * K, g, rows, lane_t, lane_k, K, HV * K)
 

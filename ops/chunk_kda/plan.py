@@ -29,7 +29,9 @@ FORWARD = "forward_scan"
 REVERSE = "reverse_scan"
 SCORES = "scores"
 FINALIZE = "finalize"
-INTRA = "intra"
+GROUP = "sum_group"
+PAIR_SCORES = "pair_scores"
+SOLVE = "solve"
 
 # 64 columns beside a chunk of 64 tokens. With 32 Triton 3.6 miscompiles some products of Hopper's
 # wgmma: finalize was off by 2000 %, the scans right only while their loads are pipelined.
@@ -69,7 +71,11 @@ def make_plan(
     scores = len(kernels)
     kernels.append(maker.scores(general=False))
     finalize = len(kernels)
-    kernels.append(maker.finalize(p.C.bit_length() - 1, p.group, gate))
+    kernels.append(maker.finalize(p.C.bit_length() - 1, gate))
+    last = finalize
+    if p.group > 1:
+        kernels.append(maker.sum_group())
+        last += 1
 
     rows = (p.B, p.T, p.HV)
     states = (p.chunks, p.HV, p.K, p.V)
@@ -91,22 +97,25 @@ def make_plan(
     for name in ("daqk", "dakk"):
         workspace[name] = inner((*rows, p.C), stored, scores, finalize)
     workspace["on"] = inner(rows, fp32, scores, finalize)
-    workspace["dbeta"] = inner((1 + maker.k_tiles, *rows), fp32, scores, finalize)
+    workspace["dbeta"] = inner((1 + maker.k_tiles, *rows), fp32, scores, last)
+    if p.group > 1:
+        for name in ("dq_parts", "dk_parts"):
+            workspace[name] = inner((*rows, p.K), fp32, finalize, last)
     if p.has_A_log:
-        workspace["dA_log"] = inner((p.chunks * maker.k_tiles, p.HV), fp32, scores, finalize)
+        workspace["dA_log"] = inner((p.chunks * maker.k_tiles, p.HV), fp32, finalize, last)
     if p.has_dt_bias:
-        workspace["ddt_bias"] = inner((p.chunks, p.HV * p.K), fp32, scores, finalize)
+        workspace["ddt_bias"] = inner((p.chunks, p.HV * p.K), fp32, finalize, last)
 
     of_key = (p.B, p.T, p.H, p.K)
     of_gate = fp32 if p.gate == problem_lib.GIVEN else p.g_org_dtype
     outputs = {
-        "dq": Buffer(of_key, stored, p.dtype, scores, finalize),
-        "dk": Buffer(of_key, stored, p.dtype, scores, finalize),
-        "dv_out": Buffer((*rows, p.V), stored, p.dtype, scores, finalize),
-        "dg": Buffer((*rows, p.K), maker.stored_as(of_gate), of_gate, scores, finalize),
+        "dq": Buffer(of_key, stored, p.dtype, last, last),
+        "dk": Buffer(of_key, stored, p.dtype, last, last),
+        "dv_out": Buffer((*rows, p.V), stored, p.dtype, scores, last),
+        "dg": Buffer((*rows, p.K), maker.stored_as(of_gate), of_gate, finalize, last),
     }
     if p.has_initial_state:
-        outputs["dh0"] = Buffer((p.N, p.HV, p.K, p.V), fp32, fp32, prepare, finalize)
+        outputs["dh0"] = Buffer((p.N, p.HV, p.K, p.V), fp32, fp32, reverse, last)
     return Plan(tuple(kernels), workspace, outputs)
 
 
@@ -119,7 +128,7 @@ def make_wy_plan(
     p = problem
     maker = Maker(problem, backend, cores, max_programs)
     given = {"GATE": 0, "HAS_A_LOG": False, "HAS_BIAS": False, "G_ORG_STRIDE_T": 0}
-    kernels = (maker.scores(general=True), maker.finalize(0, 1, given))
+    kernels = (maker.scores(general=True), maker.finalize(0, given))
     rows, fp32 = (p.B, p.T, p.HV), problem_lib.FLOAT32
     workspace = {
         "y": Buffer((*rows, p.V), maker.stored, None, 0, 1),
@@ -193,27 +202,43 @@ class Maker:
 
     def prepare(self) -> KernelPlan:
         p = self._problem
-        constants = {"BLOCK_K": _BLOCK, "BLOCK_V": _BLOCK, "HAS_U": p.recompute}
+        # As few tiles as possible: 0.23 ms instead of 0.27.
+        constants = {"BLOCK_K": self._wide(p.K), "BLOCK_V": self._wide(p.V), "HAS_U": p.recompute}
         return self._kernel(PREPARE, p.chunks * p.HV, constants, 4)
 
-    def intra(self, has_qg: bool, solve: str) -> KernelPlan:
+    def pair_scores(self, has_g: bool, has_qg: bool, gate: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
-        constants: dict[str, int | bool | str] = {
+        constants = {
+            **gate,
             "BLOCK_K": _BLOCK,
-            "BLOCK_V": _BLOCK,
             "LEVELS": p.C.bit_length() - 1,
+            "HAS_G": has_g,
             "HAS_QG": has_qg,
-            "SOLVE": solve,
+            "SPLIT_SUMS": self._gpu,
         }
-        # 8 warps: with 4 it spills 42 registers (3.6.0).
-        return self._kernel(INTRA, p.chunks * p.HV, constants, 8)
+        return self._kernel(PAIR_SCORES, p.chunks * p.HV, constants, 4)
+
+    def solve(self) -> KernelPlan:
+        p = self._problem
+        precision = "ieee"
+        if self._gpu:
+            # Units that round fp32 operands to 11 bits (tf32) are as fast as three bf16 products of
+            # halves, which keep 16: more than what Akk is rounded to.
+            precision = "tf32x3" if p.dtype == problem_lib.FLOAT32 else "bf16x3"
+        constants: dict[str, int | bool | str] = {
+            "BLOCK_K": self._wide(p.K),
+            "BLOCK_V": self._wide(p.V),
+            "LEVELS": p.C.bit_length() - 1,
+            "SOLVE": precision,
+        }
+        return self._kernel(SOLVE, p.chunks * p.HV, constants, 4)
 
     def scan(self, name: str, constants: Mapping[str, int | bool], operands: int = 2) -> KernelPlan:
         """operands: [C, K] matrices that a chunk multiplies."""
         p = self._problem
         block_v, stages = self._scan_tiles()
         if p.K > 128 and operands > 2 and stages > 1:
-            block_v = 16  # three matrices and 32 columns need 233 KiB
+            block_v, stages = _BLOCK, 1  # two stages of three matrices need 233 KiB
         count = p.N * p.HV * ceil_div(p.V, block_v)
         tiles = {"BLOCK_K": max(_BLOCK, next_power_of_two(p.K)), "BLOCK_V": block_v}
         return self._kernel(name, count, {**constants, **tiles, "STAGES": stages}, 4)
@@ -232,25 +257,50 @@ class Maker:
 
     def scores(self, general: bool) -> KernelPlan:
         p = self._problem
-        constants = {"BLOCK_K": _BLOCK, "BLOCK_V": _BLOCK, "GENERAL": general}
-        return self._kernel(SCORES, p.chunks * p.HV, constants, 4)
+        if general:  # 0.21 ms; 0.31 with tiles of 64 and one stage
+            tiles, stages = {"BLOCK_K": self._wide(p.K), "BLOCK_V": self._wide(p.V)}, 2
+        else:  # 0.18 ms; 0.20 with one stage, 0.22 with tiles of 128 and two
+            tiles, stages = {"BLOCK_K": _BLOCK, "BLOCK_V": _BLOCK}, 3
+        return self._kernel(SCORES, p.chunks * p.HV, {**tiles, "GENERAL": general}, 4, stages)
 
-    def finalize(self, levels: int, members: int, gate: Mapping[str, int | bool]) -> KernelPlan:
+    def finalize(self, levels: int, gate: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
         constants = {
             **gate,
             "BLOCK_K": _BLOCK,
             "BLOCK_V": _BLOCK,
             "LEVELS": levels,
-            "MEMBERS": members,
             "SPLIT_SUMS": self._gpu,
         }
-        # 8 warps: with 4 the fp32 tiles spill (3.3 ms instead of 1.2), 16 are slower too (1.7).
-        launch = self._kernel(FINALIZE, p.chunks * p.HV // members * self.k_tiles, constants, 8)
+        # With levels 4 warps spill fp32 tiles (3.3 ms instead of 1.1), and 16 take 1.7. Without
+        # levels 4 warps that load ahead take 0.40, 8 warps 0.47.
+        fp32 = p.dtype == problem_lib.FLOAT32
+        warps, stages = (8, 1) if levels or fp32 else (4, 2)
+        count = p.chunks * p.HV * self.k_tiles
+        launch = self._kernel(FINALIZE, count, constants, warps, stages)
         return dataclasses.replace(launch, first_slot=1)
 
+    def sum_group(self) -> KernelPlan:
+        p = self._problem
+        block_k = next_power_of_two(p.K)
+        constants = {"GROUP": p.group, "K": p.K, "BLOCK_T": 4096 // block_k, "BLOCK_K": block_k}
+        count = ceil_div(p.B * p.T * p.H, constants["BLOCK_T"])
+        check_tasks(GROUP, count)
+        options = {"num_warps": 4} if self._gpu else {}
+        return KernelPlan(GROUP, min(count, self._limit), count, constants, options)
+
+    def _wide(self, size: int) -> int:
+        """Columns of a tile where registers suffice for 128."""
+        fp32 = self._problem.dtype == problem_lib.FLOAT32
+        return _BLOCK if fp32 or size <= _BLOCK else 2 * _BLOCK
+
     def _kernel(
-        self, name: str, count: int, constants: Mapping[str, int | bool | str], warps: int
+        self,
+        name: str,
+        count: int,
+        constants: Mapping[str, int | bool | str],
+        warps: int,
+        stages: int = 1,
     ) -> KernelPlan:
         check_tasks(name, count)
         fp32 = self._problem.dtype == problem_lib.FLOAT32
@@ -260,5 +310,7 @@ class Maker:
             # Matrix units round fp32 operands to 11 bits; three products of split ones keep 22.
             "TF32X3": self._gpu and fp32,
         }
-        options = {"num_warps": warps, "num_stages": 1} if self._gpu else {}
+        if fp32:  # tiles of twice the size: what loads ahead has no room
+            stages = 1
+        options = {"num_warps": warps, "num_stages": stages} if self._gpu else {}
         return KernelPlan(name, min(count, self._limit), count, {**shared, **constants}, options)

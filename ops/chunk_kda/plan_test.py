@@ -74,9 +74,10 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual(dataclasses.asdict(_PROBLEM), before)
 
     def test_launches(self):
-        plain = ["prepare", "forward_scan", "reverse_scan", "scores", "finalize"]
+        plain = ["prepare", "forward_scan", "reverse_scan", "scores", "finalize", "sum_group"]
         self.assertEqual(_names(_plan()), plain)
         self.assertEqual(_names(_plan(**_IN_KERNEL)), ["cumulative_gate", *plain])
+        self.assertEqual(_names(_plan(H=4)), plain[:-1])
         kept = [name for name in plain if name != "forward_scan"]
         self.assertEqual(_names(_plan(recompute=False)), kept)
         self.assertEqual(_names(_plan(recompute=False, **_IN_KERNEL)), kept)
@@ -93,9 +94,11 @@ class PlanTest(parameterized.TestCase):
             "forward_scan": 3 * 4 * -(-70 // block_v),
             "reverse_scan": 3 * 4 * -(-70 // block_v),
             "scores": 15 * 4,
-            "finalize": 15 * 2 * 3,  # of a group at once
+            "finalize": 15 * 4 * 3,
+            "sum_group": 3 * 320 * 2 * 256 // 4096,
         }
         self.assertEqual({each.kernel: each.num_tasks for each in plan.kernels}, tasks)
+        self.assertEqual(plan.kernels[-1].constants["BLOCK_T"], 4096 // 256)
         for each in plan.kernels:
             self.assertEqual(each.programs, min(each.num_tasks, _CORES[backend]))
         scores, finalize = _plan(**changes, maker=plan_lib.make_wy_plan).kernels
@@ -105,7 +108,7 @@ class PlanTest(parameterized.TestCase):
         changes = {"packed": True, "N": 7, "NT": 9, "T": 300}
         self.assertEqual(_kernel("prepare", **changes).num_tasks, 9 * 4)
         self.assertEqual(_kernel("reverse_scan", **changes).num_tasks, 7 * 4 * 3)
-        for each in _plan(**changes).kernels:
+        for each in _plan(**changes).kernels[:-1]:
             self.assertTrue(each.constants["PACKED"])
 
     def test_strides_of_what_is_read(self):
@@ -118,7 +121,7 @@ class PlanTest(parameterized.TestCase):
             "AKK_STRIDE_T": 260,
             "DO_STRIDE_T": 388,
         }
-        for each in _plan().kernels:
+        for each in _plan().kernels[:-1]:
             self.assertEqual({name: each.constants[name] for name in names}, names)
             self.assertEqual(
                 [each.constants[name] for name in ("HV", "GROUP", "K", "V", "C", "PACKED")],
@@ -130,10 +133,10 @@ class PlanTest(parameterized.TestCase):
             _PROBLEM.strides, v_new=(0, 400, 100), g=(0, 260, 65), dv=(0, 396, 99)
         )
         plan = _plan(strides=given, **_IN_KERNEL)
-        for each in plan.kernels:  # new tensors
+        for each in plan.kernels[:-1]:  # new tensors
             self.assertEqual(each.constants["G_STRIDE_T"], 4 * 64)
             self.assertEqual(each.constants["V_NEW_STRIDE_T"], 4 * 96)
-        for each in _plan(strides=given, recompute=False, **_IN_KERNEL).kernels:
+        for each in _plan(strides=given, recompute=False, **_IN_KERNEL).kernels[:-1]:
             self.assertEqual(each.constants["G_STRIDE_T"], 260)
             self.assertEqual(each.constants["V_NEW_STRIDE_T"], 400)
         for each in _plan(strides=given, recompute=False, maker=plan_lib.make_wy_plan).kernels:
@@ -159,10 +162,11 @@ class PlanTest(parameterized.TestCase):
         bounded = _IN_KERNEL | {"gate": problem_lib.BOUNDED, "has_A_log": False}
         self.assertEqual(flags("finalize", *of_gate, **bounded), [2, False, True])
         self.assertEqual(flags("cumulative_gate", *of_gate, **bounded), [2, False, True])
-        self.assertEqual(flags("finalize", "LEVELS", "MEMBERS"), [6, 2])
-        self.assertEqual(flags("finalize", "LEVELS", "MEMBERS", C=32, H=4), [5, 1])
+        self.assertEqual(flags("finalize", "LEVELS"), [6])
+        self.assertEqual(flags("finalize", "LEVELS", C=32), [5])
+        self.assertEqual(flags("sum_group", "GROUP"), [2])
         wy = {"maker": plan_lib.make_wy_plan}
-        self.assertEqual(flags("finalize", "LEVELS", "MEMBERS", "GATE", **wy), [0, 1, 0])
+        self.assertEqual(flags("finalize", "LEVELS", "GATE", **wy), [0, 0])
         self.assertEqual(flags("scores", "GENERAL"), [False])
         self.assertEqual(flags("scores", "GENERAL", **wy), [True])
 
@@ -175,7 +179,10 @@ class PlanTest(parameterized.TestCase):
             for block in (found["BLOCK_K"], found["BLOCK_V"]):
                 self.assertEqual(block & (block - 1), 0)
         tiles = _kernel("finalize", K=k_dim, backend=backend)
-        self.assertEqual(tiles.num_tasks, 2 * 2 * -(-k_dim // tiles.constants["BLOCK_K"]))
+        self.assertEqual(tiles.num_tasks, 2 * 4 * -(-k_dim // tiles.constants["BLOCK_K"]))
+        self.assertGreaterEqual(
+            _kernel("sum_group", K=k_dim, backend=backend).constants["BLOCK_K"], k_dim
+        )
 
     @parameterized.product(backend=_BACKENDS, dtype=("float16", "bfloat16", "float32"))
     def test_dtypes(self, backend, dtype):
@@ -190,7 +197,7 @@ class PlanTest(parameterized.TestCase):
         stored = "float32" if widened else dtype
         for name in ("w", "qg", "kg", "v_new", "h", "y", "dh", "daqk", "dakk"):
             self.assertEqual(plan.workspace[name].stored, stored, name)
-        for name in ("g", "on", "dbeta", "dA_log", "ddt_bias"):
+        for name in ("g", "on", "dbeta", "dq_parts", "dk_parts", "dA_log", "ddt_bias"):
             self.assertEqual(plan.workspace[name].stored, "float32", name)
         for name in ("dq", "dk", "dv_out"):
             found = plan.outputs[name]
@@ -218,6 +225,8 @@ class PlanTest(parameterized.TestCase):
             "dakk": (*rows, 64),
             "on": rows,
             "dbeta": (1 + 3, *rows),
+            "dq_parts": (*rows, 130),
+            "dk_parts": (*rows, 130),
             "dA_log": (2 * 3, 4),
             "ddt_bias": (2, 4 * 130),
         }
@@ -231,6 +240,7 @@ class PlanTest(parameterized.TestCase):
         }
         self.assertEqual({name: found.shape for name, found in plan.outputs.items()}, shapes)
         self.assertNoCommonElements(("g", "dA_log", "ddt_bias"), _plan().workspace)
+        self.assertNoCommonElements(("dq_parts", "dk_parts"), _plan(H=4).workspace)
         self.assertNotIn("dh0", _plan().outputs)
         self.assertNoCommonElements(("v_new", "h", "g"), _plan(recompute=False).workspace)
         wy = _plan(maker=plan_lib.make_wy_plan)
@@ -298,7 +308,8 @@ class PlanTest(parameterized.TestCase):
             self.assertStartsWith(
                 line, f"{each.kernel}: {each.num_tasks} tasks on {each.programs} programs, tiles {{"
             )
-            self.assertIn(f"'v': {each.constants['BLOCK_V']}" if "scan" in line else "'k'", line)
+            tile = "v" if "BLOCK_V" in each.constants else "k"
+            self.assertIn(f"'{tile}': {each.constants[f'BLOCK_{tile.upper()}']}", line)
             self.assertEndsWith(line, f", options {dict(each.options)}")
         self.assertStartsWith(lines[-1], "workspace in bytes: g 131072, w 65536, ")
         self.assertNotIn("options", _plan(plan_lib.CPU_REFERENCE).explain())

@@ -1,5 +1,5 @@
 """The public Triton kernels of Kimi Delta Attention (package fla-core), as baselines of chunk_kda,
-its gradients, and single steps of both.
+its gradients, single steps of both, and kda_step.
 
 For tests only; nothing in ops/ imports it. The functions have the keyword arguments of ours. Theirs
 return dq and dk in fp32 and leave rows behind the last packed sequence unwritten.
@@ -17,6 +17,7 @@ VERSION = "0.6.0"
 MODULE = "fla.ops.kda.chunk_bwd"
 _FORWARD = "fla.ops.kda.chunk"
 _INTRA = "fla.ops.kda.chunk_intra"
+RECURRENT = "fla.ops.kda.fused_recurrent"
 
 
 def chunk_kda(**arguments: Any) -> tuple[Any, ...]:
@@ -46,11 +47,25 @@ def chunk_kda_fwd_intra(**arguments: Any) -> tuple[Any, ...]:
 
 
 def chunk_kda_bwd(**arguments: Any) -> tuple[Any, ...]:
-    return _module().chunk_kda_bwd(**arguments)
+    return _module(MODULE).chunk_kda_bwd(**arguments)
 
 
 def chunk_kda_bwd_wy_dqkg_fused(**arguments: Any) -> tuple[Any, ...]:
-    return _module().chunk_kda_bwd_wy_dqkg_fused(**arguments)
+    return _module(MODULE).chunk_kda_bwd_wy_dqkg_fused(**arguments)
+
+
+def kda_step(state: Any, state_indices: Any = None, **arguments: Any) -> tuple[Any, Any]:
+    """Their recurrence over sequences of one token; states of a pool are found, padding is not."""
+    tokens = {name: arguments.pop(name)[:, None] for name in ("q", "k", "v", "g", "beta")}
+    o, states = _module(RECURRENT).fused_recurrent_kda_fwd(
+        **tokens,
+        **arguments,
+        initial_state=state,
+        ssm_state_indices=state_indices,
+        output_final_state=True,
+        inplace_final_state=False,
+    )
+    return o[:, 0], states
 
 
 def tune_bwd(**arguments: Any) -> str:
@@ -80,7 +95,7 @@ def tune_intra(**arguments: Any) -> str:
 
 
 def _tune(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
-    _module()
+    _module(MODULE)
     # They remember a choice by head sizes and would use it for every B, T and H.
     for _, tuner in _tuners():
         tuner.cache.clear()
@@ -105,7 +120,7 @@ def _tuners() -> Iterator[tuple[str, Any]]:
 
 
 @functools.cache
-def _module(name: str = MODULE) -> Any:
+def _module(name: str) -> Any:
     try:
         found = importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

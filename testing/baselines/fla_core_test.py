@@ -81,6 +81,21 @@ class FlaCoreTest(absltest.TestCase):
             found = fla_core.chunk_kda_gradients(do=one, dht=one, q=q, g=g, scale=5)
             self.assertEqual((found[0], found[4]), (16, 11))
 
+    def test_a_step_is_a_sequence_of_one_token(self):
+        module = types.ModuleType(fla_core.RECURRENT)
+        module.fused_recurrent_kda_fwd = mock.Mock(return_value=(torch.ones(2, 1, 3, 4), "new"))
+        x = {name: torch.zeros(2, 3, 4) for name in ("q", "k", "v", "g", "beta")}
+        with (
+            mock.patch.dict(sys.modules, {module.__name__: module}),
+            mock.patch.object(importlib.metadata, "version", return_value="0.6.0"),
+        ):
+            o, states = fla_core.kda_step(state="old", scale=2.0, **x)
+        self.assertEqual((o.shape, states), ((2, 3, 4), "new"))
+        given = module.fused_recurrent_kda_fwd.call_args.kwargs
+        self.assertEqual({given[name].shape for name in x}, {(2, 1, 3, 4)})
+        self.assertEqual((given["initial_state"], given["scale"]), ("old", 2.0))
+        self.assertFalse(given["inplace_final_state"])
+
 
 if __name__ == "__main__":
     absltest.main()
