@@ -17,8 +17,8 @@ _FADED = (
 
 
 _SHORT_OF_FP32 = (
-    "Steep gates: what is left of a sum is small beside its terms. Three tf32 products keep 22 bits of "
-    "an operand and exp2 on the GPU is 2 ulp off, where r has 24 bits of both."
+    "Steep gates: what is left of a sum is small beside its terms. Three tf32 products keep 22 bits "
+    "of an operand and exp2 on the GPU is 2 ulp off, where r has 24 bits of both."
 )
 
 
