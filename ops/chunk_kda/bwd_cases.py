@@ -331,13 +331,7 @@ _PERFORMANCE = tuple(
         # One of them is compiled for Ascend.
         tags=(*PERF, "npu") if name == "perf_b1_t8192_h32" else PERF,
     )
-    for name, sizes, bounds in (
-        ("perf_b1_t8192_h32", (1, 8192, 32, 32, 128, 128), None),
-        ("perf_b4_t4096_h16", (4, 4096, 16, 16, 128, 128), None),
-        ("perf_b1_t32768_h16", (1, 32768, 16, 16, 128, 128), None),
-        ("perf_packed_h32", (1, 16384, 32, 32, 128, 128), common.LONG_PACKING),
-        ("perf_b1_t8192_h16_hv32", (1, 8192, 16, 32, 128, 128), None),
-    )
+    for name, sizes, bounds in common.PERFORMANCE
 )
 
 _GATES = ("given", "softplus", "bounded")

@@ -37,6 +37,15 @@ PACKINGS = (
 )
 LONG_PACKING = (0, 117, 1500, 1501, 5000, 8192, 9000, 12001, 16384)
 
+# name, sizes, cu_seqlens
+PERFORMANCE: tuple[tuple[str, Sizes, tuple[int, ...] | None], ...] = (
+    ("perf_b1_t8192_h32", (1, 8192, 32, 32, 128, 128), None),
+    ("perf_b4_t4096_h16", (4, 4096, 16, 16, 128, 128), None),
+    ("perf_b1_t32768_h16", (1, 32768, 16, 16, 128, 128), None),
+    ("perf_packed_h32", (1, 16384, 32, 32, 128, 128), LONG_PACKING),
+    ("perf_b1_t8192_h16_hv32", (1, 8192, 16, 32, 128, 128), None),
+)
+
 # Every third token is the first of another document.
 MASKED = dist.Cycle((-1000.0, -0.3, -0.02), axis=1)
 

@@ -134,8 +134,8 @@ def chunk_kda(
     }
     tensors = (q, k, v, g, beta, initial_state, A_log, dt_bias)
     if dispatch.directly() and not _differentiable(*tensors):
-        results = _fwd_results(**arguments)
-        return results["o"], results["final_state"]
+        found = _fwd_results(**arguments)
+        return found["o"], found["final_state"]
     fwd_contract.check_fwd_options(
         scale, output_final_state, use_gate_in_kernel, safe_gate, lower_bound, chunk_size
     )
@@ -163,7 +163,7 @@ def chunk_kda_fwd_intra(
 
     Per chunk and value head, with D_ij = 2^(G_i - G_j), E = 2^G and G_last the chunk's last row:
 
-        Akk = (I + tril(beta_i sum_d k_i k_j D_ij, -1))^-1       Aqk = scale tril(sum_d q_i k_j D_ij)
+        Akk = (I + tril(beta_i sum_d k_i k_j D_ij, -1))^-1     Aqk = scale tril(sum_d q_i k_j D_ij)
         w = Akk (beta k E)      u = Akk (beta v)      qg = q E      kg = k 2^(G_last - G)
 
     (Kimi Linear, arXiv 2510.26692; FLA's function of this name, from v0.4.1 on). No factor above 1
@@ -241,7 +241,7 @@ _INTRA_TENSORS = ("q", "k", "v", "gk", "beta")
 _INTRA_RESULTS = ("w", "u", "qg", "kg", "Aqk", "Akk")
 
 
-def _fwd_results(**arguments: Any) -> dict[str, torch.Tensor | None]:
+def _fwd_results(**arguments: Any) -> dict[str, Any]:
     """chunk_kda_fwd without torch's dispatcher; results by name."""
     problem, inputs = fwd_contract.check_fwd(**arguments)
     if problem.empty:
@@ -254,15 +254,14 @@ def _fwd_results(**arguments: Any) -> dict[str, torch.Tensor | None]:
     return {name: found.get(name) for name in _RESULTS}
 
 
-def _nothing(
-    problem: problem_lib.Problem, inputs: fwd_contract.FwdInputs
-) -> dict[str, torch.Tensor | None]:
+def _nothing(problem: problem_lib.Problem, inputs: fwd_contract.FwdInputs) -> dict[str, Any]:
     """Results when no token belongs to a sequence: the last states are the first ones."""
-    results: dict[str, torch.Tensor | None] = dict.fromkeys(_RESULTS)
+    results: dict[str, Any] = dict.fromkeys(_RESULTS)
     for name, (shape, dtype) in fwd_shapes(problem).items():
-        results[name] = inputs.q.new_zeros(shape, dtype=dtype)
-    if problem.has_final_state and inputs.initial_state is not None:
-        results["final_state"] = inputs.initial_state.clone()
+        if name == "final_state" and inputs.initial_state is not None:
+            results[name] = inputs.initial_state.clone()
+        else:
+            results[name] = inputs.q.new_zeros(shape, dtype=dtype)
     return results
 
 

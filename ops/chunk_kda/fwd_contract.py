@@ -29,8 +29,8 @@ INTRA_OPTIONS: Mapping[str, Any] = {"use_graph": False}
 
 @dataclasses.dataclass(frozen=True)
 class FwdInputs:
-    """What launches of chunk_kda_fwd read, as contract.BwdInputs. g_org: the gate or, with a formula
-    for it, its argument."""
+    """What launches of chunk_kda_fwd read, as contract.BwdInputs. g_org: the gate or, where it is
+    computed, what it is computed from."""
 
     q: torch.Tensor
     k: torch.Tensor

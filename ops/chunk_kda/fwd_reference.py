@@ -64,13 +64,13 @@ def _golden_fwd(
     state = v.new_zeros(sequences.count, heads, q.shape[3], v.shape[3])
     if initial_state is not None:
         state = initial_state.double()
-    o = []
+    outputs = []
     for t in range(sequences.longest):
         state = g[t].exp()[..., None] * state
         written = beta[t][..., None] * (v[t] - (k[t][..., None, :] @ state)[..., 0, :])
         state = state + k[t][..., None] * written[..., None, :]
-        o.append(scale * (q[t][..., None, :] @ state)[..., 0, :])
-    o = torch.stack(o, dim=1) if o else v.movedim(0, 1)
+        outputs.append(scale * (q[t][..., None, :] @ state)[..., 0, :])
+    o = torch.stack(outputs, dim=1) if outputs else v.movedim(0, 1)
     return sequences.join(o), state if output_final_state else None
 
 
@@ -86,19 +86,19 @@ def _golden_train(q, k, v, g, beta, do, dht, **rest):
         if rest["use_qk_l2norm_in_kernel"]:
             unit_q, unit_k = unit(unit_q), unit(unit_k)
         weight = strength(weight, rest["use_beta_sigmoid_in_kernel"], rest["allow_neg_eigval"])
-    of_units = tuple(x.detach() for x in (unit_q, unit_k, weight))
+    normal_q, normal_k, given = (x.detach() for x in (unit_q, unit_k, weight))
     in_kernel = rest["use_gate_in_kernel"]
     G = None
     if not in_kernel:
         forward = preparation.Forward(
-            *of_units[:2], v, weight.detach(), rest["cu_seqlens"], rest["chunk_size"]
+            normal_q, normal_k, v, given, rest["cu_seqlens"], rest["chunk_size"]
         )
         G = forward.cumulative_gate(g.double(), torch.float64)
     dq, dk, dv, dbeta, dg, dh0, dA_log, ddt_bias = reference.golden_bwd(
-        q=of_units[0],
-        k=of_units[1],
+        q=normal_q,
+        k=normal_k,
         v=v,
-        beta=of_units[2],
+        beta=given,
         Aqk=None,
         Akk=None,
         do=do,

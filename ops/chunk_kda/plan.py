@@ -226,7 +226,7 @@ class Maker:
                 problem_lib.FLOAT16: "bf16x3",
                 problem_lib.FLOAT32: "tf32x3",
             }[p.dtype]
-        constants = {
+        constants: dict[str, int | bool | str] = {
             "BLOCK_K": self._wide(p.K),
             "BLOCK_V": self._wide(p.V),
             "LEVELS": p.C.bit_length() - 1,

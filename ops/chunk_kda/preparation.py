@@ -129,6 +129,45 @@ def wy(
     }
 
 
+def fwd(q, k, v, beta, log_gate, g_org, *, cu_seqlens, index_dtype, **rest):
+    """Arguments of chunk_kda, and of its gradients: rest is passed on. log_gate, g_org: one of them
+    is the gate."""
+    return {
+        "q": q,
+        "k": k,
+        "v": v,
+        "g": g_org if rest["use_gate_in_kernel"] else log_gate,
+        "beta": beta.expand(v.shape[:3]),
+        "cu_seqlens": None if cu_seqlens is None else _bounds(cu_seqlens, index_dtype, q),
+        "output_final_state": True,
+        **rest,
+    }
+
+
+def train(do, dht, **rest):
+    """Arguments of training.gradients."""
+    arguments = fwd(**rest)
+    del arguments["output_final_state"]
+    return {**arguments, "do": do, "dht": dht}
+
+
+def intra(q, k, v, beta, log_gate, *, scale, cu_seqlens, index_dtype, chunk_size):
+    """Arguments of chunk_kda_fwd_intra; with qg."""
+    beta = beta.expand(v.shape[:3])
+    forward = Forward(q, k, v, beta, cu_seqlens, chunk_size)
+    return {
+        "q": q,
+        "k": k,
+        "v": v,
+        "gk": forward.cumulative_gate(log_gate),
+        "beta": beta,
+        "scale": scale,
+        "cu_seqlens": None if cu_seqlens is None else _bounds(cu_seqlens, index_dtype, q),
+        "chunk_size": chunk_size,
+        "disable_recompute": True,
+    }
+
+
 def _bounds(cu_seqlens, index_dtype: str, like: torch.Tensor) -> torch.Tensor:
     # A call needs their values on the host: on `meta` there would be none.
     device = "cpu" if like.is_meta else like.device

@@ -1,4 +1,4 @@
-"""Arguments of the two functions for unit tests, as a forward would hand them over, and distances.
+"""Arguments of the functions for unit tests, as a forward would hand them over, and distances.
 
 arguments = test_calls.bwd(t=70, gate="softplus")    # on the CPU
 results = test_calls.call_bwd(arguments)             # on the test's device, by name
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ops import chunk_kda
-from ops.chunk_kda import preparation, reference
+from ops.chunk_kda import fwd_reference, preparation, reference
 from testing import unit
 
 DEVICE = unit.DEVICE.torch_device
@@ -98,6 +98,52 @@ def wy(
         index_dtype="int64",
         chunk_size=chunk_size,
     )
+
+
+def fwd(
+    b: int = 1,
+    t: int = 70,
+    heads: int = 1,
+    value_heads: int = 2,
+    k_dim: int = 32,
+    v_dim: int = 32,
+    dtype: torch.dtype = torch.float32,
+    *,
+    seed: int = 0,
+    gate: str = "given",
+    states: bool = True,
+    cu_seqlens: tuple[int, ...] | None = None,
+    **values: Any,
+) -> dict[str, Any]:
+    """Of chunk_kda: as bwd, with the last states. values: arguments that replace what is drawn."""
+    drawn = _drawn(b, t, heads, value_heads, k_dim, v_dim, dtype, seed)
+    normal, log_gate, _ = drawn.pop("normal"), drawn.pop("log_gate"), drawn.pop("do")
+    n = b if cu_seqlens is None else len(cu_seqlens) - 1
+    drawn |= {"g": log_gate, "output_final_state": True}
+    if states:
+        drawn["initial_state"] = normal(n, value_heads, k_dim, v_dim)
+    if gate != "given":
+        drawn |= {
+            "g": normal(b, t, value_heads, k_dim).to(dtype),
+            "A_log": normal(value_heads),
+            "dt_bias": normal(value_heads * k_dim) - 2,
+            "use_gate_in_kernel": True,
+            "lower_bound": -5.0 if gate == "bounded" else None,
+        }
+    if cu_seqlens is not None:
+        drawn["cu_seqlens"] = torch.tensor(cu_seqlens)
+    return drawn | values
+
+
+def call_fwd(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """o and, if it is there, final_state, on the device."""
+    o, final_state = chunk_kda.chunk_kda(**on_device(arguments))
+    return {"o": o} | ({} if final_state is None else {"final_state": final_state})
+
+
+def golden_fwd(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+    o, final_state = fwd_reference.golden_fwd(**_wide(arguments))
+    return {"o": o} | ({} if final_state is None else {"final_state": final_state})
 
 
 def _drawn(b, t, heads, value_heads, k_dim, v_dim, dtype, seed) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""The public Triton kernels of Kimi Delta Attention (package fla-core), as baselines of
-chunk_kda_bwd, chunk_kda_bwd_wy_dqkg_fused and kda_step.
+"""The public Triton kernels of Kimi Delta Attention (package fla-core), as baselines of chunk_kda,
+its gradients, single steps of both, and kda_step.
 
 For tests only; nothing in ops/ imports it. The functions have the keyword arguments of ours. Theirs
 return dq and dk in fp32 and leave rows behind the last packed sequence unwritten.
@@ -15,7 +15,35 @@ from typing import Any
 DISTRIBUTION = "fla-core"
 VERSION = "0.6.0"
 MODULE = "fla.ops.kda.chunk_bwd"
+_FORWARD = "fla.ops.kda.chunk"
+_INTRA = "fla.ops.kda.chunk_intra"
 RECURRENT = "fla.ops.kda.fused_recurrent"
+
+
+def chunk_kda(**arguments: Any) -> tuple[Any, ...]:
+    return _module(_FORWARD).chunk_kda(**arguments)
+
+
+def chunk_kda_gradients(do: Any, dht: Any, **arguments: Any) -> tuple[Any, ...]:
+    """As ops.chunk_kda.training.gradients."""
+    import torch
+
+    names = ("q", "k", "v", "beta", "g", "initial_state", "A_log", "dt_bias")
+    leaves = {
+        name: arguments[name].detach().requires_grad_()
+        for name in names
+        if arguments.get(name) is not None
+    }
+    results = chunk_kda(**{**arguments, **leaves}, output_final_state=dht is not None)
+    given = [(result, d) for result, d in zip(results, (do, dht), strict=True) if d is not None]
+    outputs, cotangents = zip(*given, strict=True)
+    found = torch.autograd.grad(outputs, list(leaves.values()), cotangents)
+    by_name = dict(zip(leaves, found, strict=True))
+    return tuple(by_name.get(name) for name in names)
+
+
+def chunk_kda_fwd_intra(**arguments: Any) -> tuple[Any, ...]:
+    return _module(_INTRA).chunk_kda_fwd_intra(**arguments)
 
 
 def chunk_kda_bwd(**arguments: Any) -> tuple[Any, ...]:
@@ -49,6 +77,21 @@ def tune_bwd(**arguments: Any) -> str:
 def tune_wy(**arguments: Any) -> str:
     """The same for the one kernel of chunk_kda_bwd_wy_dqkg_fused."""
     return _tune(chunk_kda_bwd_wy_dqkg_fused, arguments)
+
+
+def tune_fwd(**arguments: Any) -> str:
+    """The same for chunk_kda."""
+    return _tune(chunk_kda, arguments)
+
+
+def tune_train(**arguments: Any) -> str:
+    """The same for its gradients."""
+    return _tune(chunk_kda_gradients, arguments)
+
+
+def tune_intra(**arguments: Any) -> str:
+    """The same for chunk_kda_fwd_intra."""
+    return _tune(chunk_kda_fwd_intra, arguments)
 
 
 def _tune(function: Callable[..., Any], arguments: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ class FlaCoreTest(absltest.TestCase):
                 version.return_value = found
                 if found is None:
                     version.side_effect = importlib.metadata.PackageNotFoundError
-                for function in (fla_core.chunk_kda_bwd, fla_core.tune_wy):
+                for function in (fla_core.chunk_kda_bwd, fla_core.tune_wy, fla_core.chunk_kda):
                     with self.assertRaisesRegex(ImportError, "expected 0.6.0; third_party/base"):
                         function()
 
@@ -65,6 +65,21 @@ class FlaCoreTest(absltest.TestCase):
         ):
             self.assertEqual(fla_core.tune_bwd(x=1), "scan: fast")
             self.assertEqual(fla_core.chunk_kda_bwd.__name__, "chunk_kda_bwd")
+
+    def test_gradients(self):
+        class Module:
+            @staticmethod
+            def chunk_kda(q, g, scale, output_final_state, beta=None):
+                return scale * q * g, (q + g if output_final_state else None)
+
+        q, g, one = (torch.tensor([x]) for x in (2.0, 3.0, 1.0))
+        with mock.patch.object(fla_core, "_module", return_value=Module):
+            found = fla_core.chunk_kda_gradients(do=one, dht=None, q=q, g=g, scale=5, beta=None)
+            self.assertEqual(found[0], 15)
+            self.assertEqual(found[4], 10)
+            self.assertEqual(found[1:4] + found[5:], (None,) * 6)
+            found = fla_core.chunk_kda_gradients(do=one, dht=one, q=q, g=g, scale=5)
+            self.assertEqual((found[0], found[4]), (16, 11))
 
     def test_a_step_is_a_sequence_of_one_token(self):
         module = types.ModuleType(fla_core.RECURRENT)
