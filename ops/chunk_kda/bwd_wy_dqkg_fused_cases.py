@@ -9,6 +9,17 @@ from testing import distributions as dist
 
 OP = "chunk_kda_bwd_wy_dqkg_fused"
 
+_SUBNORMAL = (
+    "Rows 16 to 31 of the chunk have faded to 1e-36, and what is below 2^-126 the GPU's exp2 flushes "
+    "to zero: of the golden itself that takes 0.9 % (dk) and 1.6 % (dg) away."
+)
+
+
+def _on_cuda(output: str, limit: float, measured: float) -> cases.Waiver:
+    return cases.Waiver(
+        output, "G2 worst block", limit, measured, "2026-12-01", _SUBNORMAL, ("cuda",)
+    )
+
 
 def _wy(
     name: str,
@@ -25,6 +36,7 @@ def _wy(
     beta_dtype: str = "float32",
     one_beta: bool = False,
     tags: tuple[str, ...] = ("ci",),
+    waivers: tuple[cases.Waiver, ...] = (),
 ) -> cases.Case:
     """One row of chunk_kda_bwd_wy_dqkg_fused: v_new, h, dh and dv belong to no forward."""
     b, t, heads, value_heads, k_dim, v_dim = sizes
@@ -49,7 +61,7 @@ def _wy(
         "index_dtype": index_dtype,
         "chunk_size": chunk_size,
     }
-    return common.row(OP, name, tensors, style, attributes, values, layout, tags)
+    return common.row(OP, name, tensors, style, attributes, values, layout, tags, waivers)
 
 
 _WY_SMALL = (
@@ -78,7 +90,15 @@ _WY_SMALL = (
         tags=NPU,
     ),
     _wy("masked_tokens", SMALL, FP16, "uniform", values={"log_gate": MASKED}, tags=NPU),
-    _wy("gate_5", SMALL, BF16, "model", values={"log_gate": dist.Constant(-5.0)}, tags=NPU),
+    _wy(
+        "gate_5",
+        SMALL,
+        BF16,
+        "model",
+        values={"log_gate": dist.Constant(-5.0)},
+        tags=NPU,
+        waivers=(_on_cuda("dk", 5.3e-3, 3.55e-3), _on_cuda("dg", 8.6e-3, 5.72e-3)),
+    ),
     _wy("gate_0", SMALL, FP16, "uniform", values={"log_gate": dist.Constant(0.0)}, tags=NPU),
     _wy("beta_0", SMALL, FP16, "model", values={"beta": dist.Constant(0.0)}, tags=NPU),
     _wy("beta_expanded", SMALL, BF16, "uniform", one_beta=True, beta_dtype=BF16),

@@ -28,7 +28,7 @@ from ops.chunk_kda.npu import scores as npu_scores
 from ops.chunk_kda.npu import tables as npu_tables
 from ops.chunk_kda.npu import wy as npu_wy
 from ops.common import backend as backend_lib
-from ops.common import checks, chunks
+from ops.common import checks, tables
 from ops.common import launch as launch_lib
 
 _KERNELS = {
@@ -542,40 +542,8 @@ def tables_for(
     problem: problem_lib.Problem, bounds: tuple[int, ...] | None, backend: str, q: torch.Tensor
 ) -> Mapping[str, torch.Tensor]:
     """What a backend's kernels look up."""
-    return {**_tables_for(problem, bounds, q), **_constants_for(problem, backend, q)}
-
-
-def _tables_for(
-    problem: problem_lib.Problem, bounds: tuple[int, ...] | None, q: torch.Tensor
-) -> Mapping[str, torch.Tensor]:
-    """What kernels look up of packed sequences."""
-    if bounds is None:
-        return {}
-    if backend_lib.pretending() or q.device.type == "cpu":
-        return _make_tables(bounds, problem.C, q.device)
-    # By stream, because the last reference may go while a kernel on its stream still reads.
-    stream = getattr(torch, q.device.type).current_stream(q.device)
-    return _kept_tables(bounds, problem.C, q.device, stream)
-
-
-def _make_tables(
-    bounds: tuple[int, ...], chunk_size: int, device: torch.device
-) -> Mapping[str, torch.Tensor]:
-    offsets = chunks.chunk_offsets(bounds, chunk_size)
-    indices = chunks.chunk_indices(bounds, chunk_size).view(-1)
-    starts = torch.tensor(bounds, dtype=torch.int32)
-    whole = torch.cat((starts, offsets, indices)).to(device)
-    parts = whole.split((len(starts), len(offsets), len(indices)))
-    return dict(zip(("cu_seqlens", "chunk_offsets", "chunk_indices"), parts, strict=True))
-
-
-# A training step uses the same packing in every layer: one copy to the device serves them all.
-@functools.lru_cache(maxsize=16)
-def _kept_tables(
-    bounds: tuple[int, ...], chunk_size: int, device: torch.device, stream: Any
-) -> Mapping[str, torch.Tensor]:
-    del stream
-    return _make_tables(bounds, chunk_size, device)
+    packed = {} if bounds is None else tables.of_sequences(bounds, problem.C, q.device)
+    return {**packed, **_constants_for(problem, backend, q)}
 
 
 def _constants_for(

@@ -12,7 +12,7 @@ from ops import chunk_kda
 from ops.chunk_kda import contract, dispatch
 from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import test_calls as calls
-from ops.common import backend, launch
+from ops.common import backend, launch, tables
 from testing import guard, unit
 
 _HALF = torch.float16
@@ -328,9 +328,9 @@ class LaunchTest(_TestCase):
             self.assertLessEqual({each.programs for each in launches}, {min(programs, cores)})
 
     def test_tables_of_packed_sequences(self):
-        tables = dispatch._make_tables((0, 17, 17, 97), 32, torch.device(calls.DEVICE))
+        made = tables.of_sequences((0, 17, 17, 97), 32, torch.device(calls.DEVICE))
         self.assertEqual(
-            {name: (table.tolist(), table.dtype) for name, table in tables.items()},
+            {name: (table.tolist(), table.dtype) for name, table in made.items()},
             {
                 "cu_seqlens": ([0, 17, 17, 97], torch.int32),
                 "chunk_offsets": ([0, 1, 1, 4], torch.int32),
@@ -356,10 +356,10 @@ class LaunchTest(_TestCase):
         def test_tables_are_copied_once(self):
             x = calls.on_device(calls.bwd(t=90, dtype=_HALF, cu_seqlens=_BOUNDS))
             chunk_kda.chunk_kda_bwd(**x)
-            before = dispatch._kept_tables.cache_info()
+            before = tables.kept.cache_info()
             for _ in range(3):
                 chunk_kda.chunk_kda_bwd(**x)
-            after = dispatch._kept_tables.cache_info()
+            after = tables.kept.cache_info()
             self.assertEqual((after.misses, after.hits), (before.misses, before.hits + 3))
 
         def test_peak(self):

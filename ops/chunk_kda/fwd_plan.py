@@ -16,27 +16,28 @@ def make_plan(
     maker = _maker(problem, backend, cores, max_programs)
     flags = {"HAS_H0": p.has_initial_state, "HAS_FINAL_STATE": p.has_final_state}
     kernels = (
-        maker.pair_scores(False, True, gate_constants(problem)),
+        maker.cumulative_gate(gate_constants(problem)),
+        maker.pair_scores(True),
         maker.solve(),
         maker.scan(OUTPUT, flags, operands=3),
     )
     rows = (p.B, p.T, p.HV)
     stored, fp32 = maker.stored, problem_lib.FLOAT32
     workspace = {
-        "pairs": Buffer((*rows, p.C), fp32, None, 0, 1),
-        "qg": Buffer((*rows, p.K), stored, None, 0, 2),
-        "kg": Buffer((*rows, p.K), stored, None, 0, 2),
-        "w": Buffer((*rows, p.K), stored, None, 1, 2),
+        "pairs": Buffer((*rows, p.C), fp32, None, 1, 2),
+        "qg": Buffer((*rows, p.K), stored, None, 1, 3),
+        "kg": Buffer((*rows, p.K), stored, None, 1, 3),
+        "w": Buffer((*rows, p.K), stored, None, 2, 3),
     }
     outputs = {
         # First u, which has the same shape.
-        "o": Buffer((*rows, p.V), stored, p.dtype, 1, 2),
-        "g": Buffer((*rows, p.K), fp32, fp32, 0, 2),
-        "Aqk": Buffer((*rows, p.C), stored, p.dtype, 1, 2),
-        "Akk": Buffer((*rows, p.C), stored, p.dtype, 1, 2),
+        "o": Buffer((*rows, p.V), stored, p.dtype, 2, 3),
+        "g": Buffer((*rows, p.K), fp32, fp32, 0, 3),
+        "Aqk": Buffer((*rows, p.C), stored, p.dtype, 2, 3),
+        "Akk": Buffer((*rows, p.C), stored, p.dtype, 2, 3),
     }
     if p.has_final_state:
-        outputs["final_state"] = Buffer((p.N, p.HV, p.K, p.V), fp32, fp32, 2, 2)
+        outputs["final_state"] = Buffer((p.N, p.HV, p.K, p.V), fp32, fp32, 3, 3)
     return Plan(kernels, workspace, outputs)
 
 
@@ -46,8 +47,7 @@ def make_intra_plan(
     """The same for chunk_kda_fwd_intra."""
     p = problem
     maker = _maker(problem, backend, cores, max_programs)
-    given = {"GATE": 0, "HAS_A_LOG": False, "HAS_BIAS": False, "G_ORG_STRIDE_T": 0}
-    kernels = (maker.pair_scores(True, not p.recompute, given), maker.solve())
+    kernels = (maker.pair_scores(not p.recompute), maker.solve())
     rows = (p.B, p.T, p.HV)
 
     def result(width: int, first: int) -> Buffer:

@@ -48,42 +48,40 @@ class PlanTest(parameterized.TestCase):
 
     @parameterized.parameters(*_BACKENDS)
     def test_launches(self, backend):
-        names = [plan_lib.PAIR_SCORES, plan_lib.SOLVE, fwd_plan.OUTPUT]
+        names = [plan_lib.GATE, plan_lib.PAIR_SCORES, plan_lib.SOLVE, fwd_plan.OUTPUT]
         for gate in (problem_lib.GIVEN, problem_lib.SOFTPLUS):
             kernels = _plan(backend, gate=gate).kernels
             self.assertEqual([each.kernel for each in kernels], names)
-        self.assertEqual(fwd_plan.launch_count(_PROBLEM, backend, 4), 3)
+        self.assertEqual(fwd_plan.launch_count(_PROBLEM, backend, 4), 4)
         kernels = _plan(backend, fwd_plan.make_intra_plan, forward=False).kernels
-        self.assertEqual([each.kernel for each in kernels], names[:2])
+        self.assertEqual([each.kernel for each in kernels], names[1:3])
 
     def test_tasks(self):
-        scores, solve, output = _plan(K=100).kernels
+        gate, scores, solve, output = _plan(K=100).kernels
+        self.assertEqual(gate.num_tasks, 2 * 4 * 2)  # chunks, heads, tiles of 64 columns
         self.assertEqual((scores.num_tasks, solve.num_tasks), (2 * 4, 2 * 4))  # chunks, heads
         self.assertEqual(output.num_tasks, 1 * 4 * 3)  # sequences, heads, tiles of 32 columns
         for limit in (1, 3, 1056):
             for each in _plan(limit=limit).kernels:
                 self.assertEqual(each.programs, min(limit, each.num_tasks))
-        with self.assertRaisesRegex(ValueError, "^pieces of work of pair_scores: got "):
+        with self.assertRaisesRegex(ValueError, "^pieces of work of cumulative_gate: got "):
             _plan(B=2**20, NT=2**10)
 
     def test_constants(self):
-        scores, solve, output = _plan(gate=problem_lib.SOFTPLUS, has_A_log=True).kernels
-        self.assertEqual((scores.constants["GATE"], scores.constants["HAS_A_LOG"]), (1, True))
+        gate, scores, solve, output = _plan(gate=problem_lib.SOFTPLUS, has_A_log=True).kernels
+        self.assertEqual((gate.constants["GATE"], gate.constants["HAS_A_LOG"]), (1, True))
         self.assertEqual(_plan().kernels[0].constants["GATE"], 0)
         self.assertEqual((scores.constants["LEVELS"], solve.constants["LEVELS"]), (6, 6))
-        self.assertEqual(_plan(C=32).kernels[1].constants["LEVELS"], 5)
+        self.assertEqual(_plan(C=32).kernels[2].constants["LEVELS"], 5)
         self.assertEqual(scores.constants["Q_STRIDE_T"], 128)
         self.assertEqual(scores.constants["G_STRIDE_T"], 4 * 64)
-        self.assertFalse(scores.constants["HAS_G"])
-        given = _plan(maker=fwd_plan.make_intra_plan, forward=False).kernels[0]
-        self.assertTrue(given.constants["HAS_G"])
         for flag in ("HAS_H0", "HAS_FINAL_STATE"):
             self.assertEqual(output.constants[flag], flag == "HAS_FINAL_STATE")
-        self.assertTrue(_plan(has_initial_state=True).kernels[2].constants["HAS_H0"])
-        self.assertFalse(_plan(has_final_state=False).kernels[2].constants["HAS_FINAL_STATE"])
+        self.assertTrue(_plan(has_initial_state=True).kernels[3].constants["HAS_H0"])
+        self.assertFalse(_plan(has_final_state=False).kernels[3].constants["HAS_FINAL_STATE"])
 
     def test_qg(self):
-        self.assertTrue(_plan().kernels[0].constants["HAS_QG"])
+        self.assertTrue(_plan().kernels[1].constants["HAS_QG"])
         for kept in (False, True):
             plan = _plan(maker=fwd_plan.make_intra_plan, forward=False, recompute=not kept)
             self.assertEqual(plan.kernels[0].constants["HAS_QG"], kept)
@@ -92,24 +90,24 @@ class PlanTest(parameterized.TestCase):
 
     def test_precision(self):
         solve = {
-            (backend, dtype): _plan(backend, dtype=dtype).kernels[1].constants["SOLVE"]
+            (backend, dtype): _plan(backend, dtype=dtype).kernels[2].constants["SOLVE"]
             for backend in _BACKENDS
             for dtype in ("float16", "bfloat16", "float32")
         }
         self.assertEqual(
             {solve[plan_lib.CPU_REFERENCE, d] for d in ("float16", "float32")}, {"ieee"}
         )
-        self.assertEqual(solve[plan_lib.CUDA, "bfloat16"], "bf16x3")
+        self.assertEqual(solve[plan_lib.CUDA, "bfloat16"], "tf32")
         self.assertEqual(solve[plan_lib.CUDA, "float16"], "bf16x3")
         self.assertEqual(solve[plan_lib.CUDA, "float32"], "tf32x3")
-        for each in _plan(dtype="float32").kernels:
+        for each in _plan(dtype="float32").kernels[1:]:
             self.assertTrue(each.constants["TF32X3"])
 
     @parameterized.parameters(
         ("bfloat16", 128, 32, 3), ("float16", 256, 64, 1), ("float32", 64, 64, 1)
     )
     def test_tiles_of_the_scan(self, dtype, k_dim, block_v, stages):
-        constants = _plan(dtype=dtype, K=k_dim).kernels[2].constants
+        constants = _plan(dtype=dtype, K=k_dim).kernels[3].constants
         self.assertEqual((constants["BLOCK_V"], constants["STAGES"]), (block_v, stages))
         if dtype != "float32":
             # What is under way, the state and v_new, in 227 KiB of shared memory.

@@ -106,11 +106,11 @@ class SpecTest(absltest.TestCase):
         def count(spec, table, name):
             return spec.launches(table[name], "cpu-reference", 4)
 
-        self.assertEqual(count(fwd_spec, _FWD, "example"), 3)
-        self.assertEqual(count(fwd_spec, _FWD, "l2norm"), 4)
+        self.assertEqual(count(fwd_spec, _FWD, "example"), 4)
+        self.assertEqual(count(fwd_spec, _FWD, "l2norm"), 5)
         self.assertEqual(count(fwd_spec, _FWD, "no_tokens"), 0)
-        self.assertEqual(count(train_spec, _TRAIN, "example"), 9)
-        self.assertEqual(count(train_spec, _TRAIN, "everything"), 12)
+        self.assertEqual(count(train_spec, _TRAIN, "example"), 10)
+        self.assertEqual(count(train_spec, _TRAIN, "everything"), 13)
         self.assertEqual(count(train_spec, _TRAIN, "packed_nothing"), 0)
         self.assertEqual(fwd_intra_spec.launches(_INTRA["example"], "cpu-reference"), 2)
         self.assertEqual(fwd_intra_spec.launches(_INTRA["no_tokens"], "cpu-reference"), 0)

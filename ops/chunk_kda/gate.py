@@ -24,67 +24,6 @@ def load_gate_input(
     return y
 
 
-@triton.jit
-def cumulative_gate_tile(
-    base,
-    a_log_ptr,
-    dt_bias_ptr,
-    hv,
-    lower_bound,
-    rows,
-    lane_t,
-    lane_c,
-    lane_k,
-    K,
-    STRIDE_T: tl.constexpr,
-    GATE: tl.constexpr,
-    HAS_A_LOG: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    SPLIT_SUMS: tl.constexpr,
-):
-    """G of a chunk, [C, BLOCK_K] fp32: the sum of the gate, at least MIN_GATE a step, from the
-    chunk's first token on, in base-2 units."""
-    g = _gate_tile(
-        base,
-        a_log_ptr,
-        dt_bias_ptr,
-        hv,
-        lower_bound,
-        rows,
-        lane_t,
-        lane_k,
-        K,
-        STRIDE_T,
-        GATE,
-        HAS_A_LOG,
-        HAS_BIAS,
-    )
-    return sum_to_row(g, rows, lane_t, lane_c, SPLIT_SUMS)
-
-
-@triton.jit
-def _gate_tile(
-    base,
-    a_log_ptr,
-    dt_bias_ptr,
-    hv,
-    lower_bound,
-    rows,
-    lane_t,
-    lane_k,
-    K,
-    STRIDE_T: tl.constexpr,
-    GATE: tl.constexpr,
-    HAS_A_LOG: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-):
-    """The gate of each step, at least MIN_GATE, in base-2 units."""
-    rate = gate_rate(a_log_ptr, hv, HAS_A_LOG)
-    y = load_gate_input(base, dt_bias_ptr, hv, rows, lane_t, lane_k, K, STRIDE_T, HAS_BIAS)
-    g = gate_value(y, rate, lower_bound, GATE)
-    return tl.where(g < MIN_GATE, MIN_GATE, g) * INV_LN2  # NaN stays
-
-
 @triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks"])
 def cumulative_gate(
     g_org_ptr,
@@ -111,8 +50,9 @@ def cumulative_gate(
     SPLIT_SUMS: tl.constexpr,
     VECTOR_SUMS: tl.constexpr,
 ):
-    """G [B, T, HV, K] fp32, see cumulative_gate_tile. Task: (chunk, value head, K tile).
-    VECTOR_SUMS: without matrix units."""
+    """G [B, T, HV, K] fp32: the sum of the gate, at least MIN_GATE a step, from the chunk's first
+    token on, in base-2 units. Task: (chunk, value head, K tile). VECTOR_SUMS: without matrix
+    units."""
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)
@@ -123,21 +63,12 @@ def cumulative_gate(
             task // (K_TILES * HV), cu_seqlens_ptr, chunk_indices_ptr, T, num_chunks, C, PACKED
         )
         base = g_org_ptr + b * g_org_stride_b + hv64 * g_org_stride_h + first * G_ORG_STRIDE_T
-        g = _gate_tile(
-            base,
-            A_log_ptr,
-            dt_bias_ptr,
-            hv64,
-            lower_bound,
-            rows,
-            lane_t,
-            lane_k,
-            K,
-            G_ORG_STRIDE_T,
-            GATE,
-            HAS_A_LOG,
-            HAS_BIAS,
+        rate = gate_rate(A_log_ptr, hv64, HAS_A_LOG)
+        y = load_gate_input(
+            base, dt_bias_ptr, hv64, rows, lane_t, lane_k, K, G_ORG_STRIDE_T, HAS_BIAS
         )
+        g = gate_value(y, rate, lower_bound, GATE)
+        g = tl.where(g < MIN_GATE, MIN_GATE, g) * INV_LN2  # NaN stays
         g = tl.cumsum(g, 0) if VECTOR_SUMS else sum_to_row(g, rows, lane_t, lane_c, SPLIT_SUMS)
         row = (b * T + first) * HV + hv64
         store_tile(g_ptr + row * K, g, rows, lane_t, lane_k, K, HV * K)

@@ -1,14 +1,14 @@
 """What the forward computes inside each chunk: both score matrices, the inverse of one of them, and
 what the scan over chunks multiplies with states.
 
-Two launches, because together they need more registers than a multiprocessor has for two programs:
-0.64 ms instead of 0.29 and 0.23 (H200, T 8192, 32 heads, K = V = 128, bf16).
+Two launches, because together they spill registers: 0.64 ms instead of 0.29 and 0.20 (H200, T 8192,
+32 heads, K = V = 128, bf16). With the gate's sum computed in the first it takes 0.59, so that is a
+launch of its own too (0.09).
 """
 
 import triton
 import triton.language as tl
 
-from ops.chunk_kda.gate import cumulative_gate_tile
 from ops.chunk_kda.tile import (
     dense_or_packed_chunk,
     level_pairs,
@@ -23,16 +23,12 @@ from ops.chunk_kda.tile import (
 def pair_scores(
     q_ptr,
     k_ptr,
-    g_org_ptr,
-    A_log_ptr,
-    dt_bias_ptr,
     cu_seqlens_ptr,
     chunk_indices_ptr,
     g_ptr,
     pairs_ptr,
     qg_ptr,
     kg_ptr,
-    lower_bound,
     T,
     num_chunks,
     num_tasks,
@@ -40,8 +36,6 @@ def pair_scores(
     q_stride_h,
     k_stride_b,
     k_stride_h,
-    g_org_stride_b,
-    g_org_stride_h,
     g_stride_b,
     g_stride_h,
     HV: tl.constexpr,
@@ -50,23 +44,17 @@ def pair_scores(
     C: tl.constexpr,
     Q_STRIDE_T: tl.constexpr,
     K_STRIDE_T: tl.constexpr,
-    G_ORG_STRIDE_T: tl.constexpr,
     G_STRIDE_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
     LEVELS: tl.constexpr,
-    HAS_G: tl.constexpr,
     HAS_QG: tl.constexpr,
-    GATE: tl.constexpr,
-    HAS_A_LOG: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    SPLIT_SUMS: tl.constexpr,
     PACKED: tl.constexpr,
     FP32_DOTS: tl.constexpr,
     TF32X3: tl.constexpr,
 ):
     """pairs [B, T, HV, C] fp32: sum_d q_i k_j D_ij for i >= j, and above the diagonal, at (j, i),
-    sum_d k_i k_j D_ij; kg = k 2^(G_last - G) and, if HAS_QG, qg = qE. G is computed and stored
-    unless HAS_G. Task: (chunk, value head). LEVELS: log2 C."""
+    sum_d k_i k_j D_ij; kg = k 2^(G_last - G) and, if HAS_QG, qg = qE. Task: (chunk, value head).
+    LEVELS: log2 C."""
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     DOT: tl.constexpr = tl.float32 if FP32_DOTS else k_ptr.dtype.element_ty
     PRECISION: tl.constexpr = "tf32x3" if TF32X3 else "ieee"
@@ -86,32 +74,7 @@ def pair_scores(
         on = tl.zeros((C,), dtype=tl.float32)  # a token with itself has no decay
         for k_tile in range(0, K_TILES):
             lane_k = k_tile * BLOCK_K + tl.arange(0, BLOCK_K)
-            if HAS_G:
-                g = load_tile(g_base, rows, lane_t, lane_k, K, G_STRIDE_T).to(tl.float32)
-            else:
-                base = g_org_ptr + b * g_org_stride_b + hv64 * g_org_stride_h
-                base += first * G_ORG_STRIDE_T
-                g = cumulative_gate_tile(
-                    base,
-                    A_log_ptr,
-                    dt_bias_ptr,
-                    hv64,
-                    lower_bound,
-                    rows,
-                    lane_t,
-                    lane_c,
-                    lane_k,
-                    K,
-                    G_ORG_STRIDE_T,
-                    GATE,
-                    HAS_A_LOG,
-                    HAS_BIAS,
-                    SPLIT_SUMS,
-                )
-                # What does not exist has 0, as its anchor does: else 2^(0 - G) overflows.
-                g = tl.where((lane_t < rows)[:, None] & (lane_k < K)[None, :], g, 0.0)
-                store_tile(g_base, g, rows, lane_t, lane_k, K, G_STRIDE_T)
-                tl.debug_barrier()  # anchors are read from memory, by other threads
+            g = load_tile(g_base, rows, lane_t, lane_k, K, G_STRIDE_T).to(tl.float32)
             g_last = load_last_row(g_base, rows, lane_k, K, G_STRIDE_T).to(tl.float32)
             q = load_tile(q_base, rows, lane_t, lane_k, K, Q_STRIDE_T).to(tl.float32)
             k = load_tile(k_base, rows, lane_t, lane_k, K, K_STRIDE_T).to(tl.float32)

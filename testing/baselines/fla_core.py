@@ -1,5 +1,5 @@
 """The public Triton kernels of Kimi Delta Attention (package fla-core), as baselines of chunk_kda,
-its gradients, single steps of both, and kda_step.
+its gradients, single steps of both, kda_step, chunk_gla_fwd_o_gk and kda_gate_chunk_cumsum.
 
 For tests only; nothing in ops/ imports it. The functions have the keyword arguments of ours. Theirs
 return dq and dk in fp32 and leave rows behind the last packed sequence unwritten.
@@ -8,6 +8,7 @@ return dq and dk in fp32 and leave rows behind the last packed sequence unwritte
 import functools
 import importlib
 import importlib.metadata
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,8 @@ MODULE = "fla.ops.kda.chunk_bwd"
 _FORWARD = "fla.ops.kda.chunk"
 _INTRA = "fla.ops.kda.chunk_intra"
 RECURRENT = "fla.ops.kda.fused_recurrent"
+GLA = "fla.ops.gla.chunk"
+GATE = "fla.ops.kda.gate"
 
 
 def chunk_kda(**arguments: Any) -> tuple[Any, ...]:
@@ -68,6 +71,17 @@ def kda_step(state: Any, state_indices: Any = None, **arguments: Any) -> tuple[A
     return o[:, 0], states
 
 
+def chunk_gla_fwd_o_gk(scale: Any = None, **arguments: Any) -> Any:
+    if scale is None:
+        scale = arguments["q"].shape[-1] ** -0.5
+    return _module(GLA).chunk_gla_fwd_o_gk(scale=scale, **arguments)
+
+
+def kda_gate_chunk_cumsum(**arguments: Any) -> Any:
+    """Theirs sums natural logarithms without a floor; to base 2 by its `scale`."""
+    return _module(GATE).kda_gate_chunk_cumsum(scale=1 / math.log(2), **arguments)
+
+
 def tune_bwd(**arguments: Any) -> str:
     """Chooses the fastest of the package's own configurations of each kernel for these very
     arguments; returns them, in words."""
@@ -92,6 +106,16 @@ def tune_train(**arguments: Any) -> str:
 def tune_intra(**arguments: Any) -> str:
     """The same for chunk_kda_fwd_intra."""
     return _tune(chunk_kda_fwd_intra, arguments)
+
+
+def tune_o_gk(**arguments: Any) -> str:
+    """The same for the one kernel of chunk_gla_fwd_o_gk."""
+    return _tune(chunk_gla_fwd_o_gk, arguments)
+
+
+def tune_cumsum(**arguments: Any) -> str:
+    """The same for the one kernel of kda_gate_chunk_cumsum."""
+    return _tune(kda_gate_chunk_cumsum, arguments)
 
 
 def _tune(function: Callable[..., Any], arguments: dict[str, Any]) -> str:

@@ -96,6 +96,19 @@ class FlaCoreTest(absltest.TestCase):
         self.assertEqual((given["initial_state"], given["scale"]), ("old", 2.0))
         self.assertFalse(given["inplace_final_state"])
 
+    def test_defaults_that_theirs_has_not(self):
+        gla, gate = types.ModuleType(fla_core.GLA), types.ModuleType(fla_core.GATE)
+        gla.chunk_gla_fwd_o_gk, gate.kda_gate_chunk_cumsum = mock.Mock(), mock.Mock()
+        with (
+            mock.patch.dict(sys.modules, {gla.__name__: gla, gate.__name__: gate}),
+            mock.patch.object(importlib.metadata, "version", return_value="0.6.0"),
+        ):
+            fla_core.chunk_gla_fwd_o_gk(q=torch.zeros(1, 2, 3, 16), scale=None)
+            fla_core.kda_gate_chunk_cumsum(g="g")
+        self.assertEqual(gla.chunk_gla_fwd_o_gk.call_args.kwargs["scale"], 0.25)
+        scale = gate.kda_gate_chunk_cumsum.call_args.kwargs["scale"]
+        self.assertAlmostEqual(scale, 1.442695, places=6)
+
 
 if __name__ == "__main__":
     absltest.main()
