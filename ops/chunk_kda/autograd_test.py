@@ -174,7 +174,7 @@ class GradientsTest(_TestCase):
         with launch.record() as launches:
             found = training.gradients(do, dht, **x)
         self.assert_same(dict(zip(names, found, strict=True)), expected)
-        self.assertLen(launches, 3 + 7)
+        self.assertLen(launches, 4 + 7)
         expected = _found(x | {"output_final_state": True, "initial_state": None}, (do, None))
         found = training.gradients(do, None, **(x | {"initial_state": None}))
         self.assertIsNone(found[5])
