@@ -1,0 +1,85 @@
+"""Tests of kda_gate_chunk_cumsum's plan: tiles, grids, what changes a kernel. Plain Python."""
+
+import dataclasses
+import sys
+
+from absl.testing import absltest, parameterized
+
+from ops.kda_gate_chunk_cumsum import plan
+
+_PROBLEM = plan.Problem(
+    B=1,
+    T=8192,
+    HV=32,
+    K=128,
+    C=64,
+    N=1,
+    NT=128,
+    packed=False,
+    gate=plan.SOFTPLUS,
+    has_A_log=True,
+    has_dt_bias=True,
+    strides=(0, 4096, 128),
+)
+_BACKENDS = (plan.CPU_REFERENCE, plan.NPU_ARCH32, plan.NPU_ARCH35, plan.CUDA)
+
+
+def _problem(**changes):
+    return dataclasses.replace(_PROBLEM, **changes)
+
+
+class PlanTest(parameterized.TestCase):
+    def test_needs_no_triton(self):
+        self.assertNotIn("triton", sys.modules)
+        self.assertNotIn("torch", sys.modules)
+
+    @parameterized.product(backend=_BACKENDS, k_dim=(1, 17, 128, 256))
+    def test_tiles(self, backend, k_dim):
+        made = plan.make_plan(_problem(K=k_dim), backend, 24)
+        block = made.constants["BLOCK_K"]
+        self.assertEqual(made.num_tasks, 128 * 32 * -(-k_dim // block))
+        self.assertLessEqual(block, 64)
+        self.assertGreaterEqual(block, {plan.NPU_ARCH32: 16, plan.NPU_ARCH35: 32}.get(backend, 64))
+
+    def test_grids(self):
+        programs = [plan.make_plan(_PROBLEM, backend, 24).programs for backend in _BACKENDS]
+        self.assertEqual(programs, [24, 48, 48, 24])  # both vector cores of a cube core
+        self.assertEqual(plan.make_plan(_PROBLEM, plan.NPU_ARCH32, 24, 3).programs, 3)
+
+    def test_a_cap_changes_the_grid_only(self):
+        for backend in _BACKENDS:
+            free, capped = (plan.make_plan(_PROBLEM, backend, 24, n) for n in (None, 3))
+            self.assertEqual(dataclasses.replace(free, programs=3), capped)
+
+    def test_how_rows_are_added_up(self):
+        found = {
+            backend: (made.constants["SPLIT_SUMS"], made.constants["VECTOR_SUMS"])
+            for backend in _BACKENDS
+            for made in [plan.make_plan(_PROBLEM, backend, 24)]
+        }
+        expected = {
+            plan.CPU_REFERENCE: (False, False),
+            plan.NPU_ARCH32: (False, True),
+            plan.NPU_ARCH35: (False, True),
+            plan.CUDA: (True, False),
+        }
+        self.assertEqual(found, expected)
+
+    def test_neither_length_nor_batch_makes_another_kernel(self):
+        for backend in _BACKENDS:
+            a, b = (
+                plan.make_plan(_problem(T=64 * n, NT=n, B=n), backend, 24).constants for n in (7, 9)
+            )
+            self.assertEqual(a, b)
+
+    def test_refusals(self):
+        with self.assertRaisesRegex(
+            NotImplementedError, "^kda_gate_chunk_cumsum: no kernel for 't"
+        ):
+            plan.make_plan(_PROBLEM, "tpu", 8)
+        with self.assertRaisesRegex(ValueError, "^pieces of work: got 8589934592, allowed: up to"):
+            plan.make_plan(_problem(B=2**20), plan.CUDA, 1056)
+
+
+if __name__ == "__main__":
+    absltest.main()
