@@ -37,11 +37,14 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual(plan.make_plan(_PROBLEM, plan.NPU_ARCH32, 24).programs, 48)
         self.assertEqual(plan.make_plan(_PROBLEM, plan.NPU_ARCH32, 24, 3).programs, 3)
 
-    def test_few_tokens_have_narrow_tiles_on_a_gpu(self):
-        blocks = [
-            plan.make_plan(_problem(B=b), plan.CUDA, 1056).constants["BLOCK_V"] for b in (1, 16)
-        ]
-        self.assertEqual(blocks, [16, 32])
+    def test_the_more_tokens_the_wider_tiles_on_a_gpu(self):
+        plans = [plan.make_plan(_problem(B=b), plan.CUDA, 1056) for b in (1, 16, 128)]
+        tiles = [(each.constants["BLOCK_V"], each.options["num_warps"]) for each in plans]
+        self.assertEqual(tiles, [(16, 4), (32, 1), (64, 2)])
+        self.assertEqual(plans[2].programs, 4 * 1056)
+        self.assertEqual(
+            plan.make_plan(_problem(B=128, K=256), plan.CUDA, 1056).constants["BLOCK_V"], 16
+        )
 
     def test_a_cap_changes_the_grid_only(self):
         for backend in _BACKENDS:
@@ -67,7 +70,7 @@ class PlanTest(parameterized.TestCase):
     def test_refusals(self):
         with self.assertRaisesRegex(NotImplementedError, "^kda_step: no kernel for 'tpu'; impl"):
             plan.make_plan(_PROBLEM, "tpu", 8)
-        with self.assertRaisesRegex(ValueError, "^pieces of work: got 4294967296, allowed: up to"):
+        with self.assertRaisesRegex(ValueError, "^pieces of work: got 2147483648, allowed: up to"):
             plan.make_plan(_problem(B=2**25), plan.CUDA, 1056)
 
 
