@@ -4,7 +4,8 @@ import torch
 from absl.testing import absltest, parameterized
 from torch._subclasses import fake_tensor
 
-from ops.common import launch
+from ops.chunk_kda import chunk_kda
+from ops.common import backend, launch
 from ops.kda_step import kda_step, reference
 from testing import guard, unit
 
@@ -134,6 +135,28 @@ class ValuesTest(parameterized.TestCase):
             alone = kda_step(**part)
             self.assertTrue(torch.equal(o[b : b + 1], alone[0]))
             self.assertTrue(torch.equal(state[b : b + 1], alone[1]))
+
+
+# chunk_kda's forward has no kernels for NPUs yet. There the test does not exist, rather than look
+# green.
+if unit.DEVICE.name in (backend.CPU_REFERENCE, backend.CUDA):
+
+    class ChunksTest(parameterized.TestCase):
+        @parameterized.parameters({}, _MODEL, {"lower_bound": -5.0, **_MODEL})
+        def test_steps_are_what_chunks_compute(self, **flags):
+            tokens = [_inputs(1, 1, 2, seed=t, **flags) for t in range(70)]
+            state = tokens[0].pop("state")
+            shared = {"A_log": tokens[0].get("A_log"), "dt_bias": tokens[0].get("dt_bias")}
+            of_all = {
+                n: torch.stack([x[n] for x in tokens], 1) for n in ("q", "k", "v", "g", "beta")
+            }
+            expected, last = chunk_kda(
+                **of_all, **shared, **flags, initial_state=state, output_final_state=True
+            )
+            for t, x in enumerate(tokens):
+                o, state = kda_step(**(x | shared | {"state": state}))
+                self.assertLess(_distance(o, expected[:, t]), 8 * _LIMIT, t)
+            self.assertLess(_distance(state, last), 8 * _LIMIT)
 
 
 class StatesTest(parameterized.TestCase):
