@@ -35,6 +35,7 @@ BIAS_ELEMENTS = 4096
 BLOCK_ROWS = 16
 # What gate G7 injects; see `faults`.
 FAULTS = ("all zeros", "gain 1.01", "dropped tail", "stale row", "sign flip")
+_SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,8 +228,9 @@ def faults(
     is left out. gain: what "gain 1.01" multiplies by.
 
     The row that is replaced is the one of the largest norm: where a gradient fades away, a fault in
-    any row may be smaller than the roundings of the others. Nor is a part of a sum that cancels
-    larger than its roundings, so for such an output only faults of the whole are injected.
+    any row may be smaller than the roundings of the others. For the same reason a tail of subnormal
+    numbers is not dropped. Nor is a part of a sum that cancels larger than its roundings, so for
+    such an output only faults of the whole are injected.
     """
     if not actual.size:
         return {}
@@ -258,6 +260,8 @@ def faults(
         "stale row": replaced(row, wide[previous]) if rows > 1 else wide,
         "sign flip": replaced(row, -wide[row]),
     }
+    if np.abs(finite[tail]).max() < _SMALLEST_NORMAL.get(dtype, 0.0):
+        del injected["dropped tail"]
     if output.cancels:
         injected = {name: injected[name] for name in ("all zeros", "gain 1.01")}
     with np.errstate(over="ignore"):

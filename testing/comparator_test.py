@@ -238,6 +238,17 @@ class FaultsTest(parameterized.TestCase):
         faults = comparator.faults(np.ones((1, 20, 1, 8), np.float32), output, "float32")
         self.assertSameElements(faults, ("all zeros", "gain 1.01"))
 
+    def test_a_tail_of_subnormal_numbers_is_not_dropped(self):
+        for dtype, kind, normal in (
+            ("float16", np.float16, 2.0**-14),
+            ("float32", np.float32, 2.0**-126),
+        ):
+            fading = np.ones((1, 20, 1, 8), kind)
+            fading[:, 16:] = normal
+            self.assertIn("dropped tail", comparator.faults(fading, _ROWS, dtype))
+            fading[:, 16:] = normal / 2
+            self.assertNotIn("dropped tail", comparator.faults(fading, _ROWS, dtype))
+
     def test_faults_that_change_nothing_are_left_out(self):
         zeros = np.zeros((1, 4, 1, 8), np.float16)
         self.assertEmpty(comparator.faults(zeros, _ROWS, "float16"))

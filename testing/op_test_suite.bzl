@@ -25,7 +25,7 @@ def op_test_suite(
         baselines = [],
         npu_budgets = None,
         mutation_case = "",
-        npu_on_request = False,
+        npu_every_chip = True,
         devices = DEVICES.keys(),
         timeout = "moderate"):
     """Declares every test target of an op, a golden and a suite of them.
@@ -50,8 +50,8 @@ def op_test_suite(
         are compiled (see testing/npu_compile/budgets.py). None asks only that they compile.
       mutation_case: a small case that launches one kernel. For each simulated device a target <op>_mutation_<device>_test then
         deletes the kernel's synchronisations, one at a time, and fails unless the simulator notices.
-      npu_on_request: compiles for Ascend, and simulates, only when asked for by a target's name: for kernels that take long
-        to compile.
+      npu_every_chip: compiles for each chip of an architecture, or only for the first one: for kernels with no constant
+        that depends on the number of cores.
       devices: the devices that the op supports, keys of DEVICES. The others get `manual` targets, which say on request
         what the op says on such a device.
       timeout: Bazel's timeout of each target.
@@ -84,7 +84,7 @@ def op_test_suite(
     goldens = native.package_name() + "/" + golden
     suite = []
     for device, traits in DEVICES.items():
-        manual = device not in devices or (npu_on_request and bool(traits.simulates))
+        manual = device not in devices
         tags = [device] + (ACCELERATOR_TAGS if traits.accelerator else []) + (["manual"] if manual else [])
         suffix = "_%s_test" % device.replace("-", "_")
         compiled_args, compiled_data = [], []
@@ -144,7 +144,8 @@ def op_test_suite(
         name = prefix + "_compile",
         budgets = npu_budgets,
         budgets_module = package + "." + _target(npu_budgets) if npu_budgets else "",
-        manual = ARCHITECTURES if npu_on_request else unsupported,
+        every_chip = npu_every_chip,
+        manual = unsupported,
         spec_module = spec_module,
         deps = [op, spec],
     )

@@ -16,12 +16,6 @@ _FADED = (
 )
 
 
-_SHORT_OF_FP32 = (
-    "Steep gates: what is left of a sum is small beside its terms. Three tf32 products keep 22 bits "
-    "of an operand and exp2 on the GPU is 2 ulp off, where r has 24 bits of both."
-)
-
-
 def _on_cuda(
     output: str, gate: str, limit: float, measured: float, reason: str, date: str = "2026-11-30"
 ) -> cases.Waiver:
@@ -38,12 +32,12 @@ _ON_CUDA = {
         _on_cuda("dA_log", "G1 norm", 0.011, 0.00687, "Few sums that cancel: see slice_softplus."),
     ),
     "full_gate_5_float32": (
-        _on_cuda("dk", "G3 scaled max", 4.4e-4, 2.96e-4, _SHORT_OF_FP32, "2026-12-01"),
-        _on_cuda("dg", "G1 norm", 3.7e-6, 2.55e-6, _SHORT_OF_FP32, "2026-12-01"),
+        _on_cuda("dk", "G3 scaled max", 4.4e-4, 2.96e-4, common.SHORT_OF_FP32, "2026-12-01"),
+        _on_cuda("dg", "G1 norm", 3.7e-6, 2.55e-6, common.SHORT_OF_FP32, "2026-12-01"),
     ),
     "full_masked_fp32": (
-        _on_cuda("dq", "G3 scaled max", 1.4e-3, 8.99e-4, _SHORT_OF_FP32, "2026-12-01"),
-        _on_cuda("dg", "G3 scaled max", 2.2e-5, 1.44e-5, _SHORT_OF_FP32, "2026-12-01"),
+        _on_cuda("dq", "G3 scaled max", 1.4e-3, 8.99e-4, common.SHORT_OF_FP32, "2026-12-01"),
+        _on_cuda("dg", "G3 scaled max", 2.2e-5, 1.44e-5, common.SHORT_OF_FP32, "2026-12-01"),
     ),
 }
 
@@ -294,7 +288,7 @@ _LAYOUTS = (
     _bwd("slice", (2, 40, 1, 2, 32, 32), FP16, "uniform", chunk_size=32, layout="slice"),
     _bwd("permuted", (2, 40, 2, 4, 32, 16), BF16, "model", chunk_size=32, layout="permuted"),
     _bwd("strided", (1, 40, 1, 2, 32, 32), FP16, "model", chunk_size=32, layout="strided"),
-    _bwd("odd_strides", (1, 1, 1, 1, 32, 16), FP16, "uniform", layout="odd", tags=NPU),
+    _bwd("odd_strides", (1, 1, 1, 1, 32, 16), FP16, "uniform", layout="odd"),
     _bwd(
         "slice_softplus",
         (1, 40, 1, 2, 32, 32),
@@ -329,7 +323,7 @@ _PERFORMANCE = tuple(
         initial_state=False,
         dht=False,
         # One of them is compiled for Ascend.
-        tags=(*PERF, "npu") if name == "perf_b1_t8192_h32" else PERF,
+        tags=PERF,
     )
     for name, sizes, bounds in common.PERFORMANCE
 )
