@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags
 from absl.testing import absltest
 
-from testing import cases, devices, golden, main, spec
+from testing import cases, devices, golden, main, selection, spec
 
 _SPEC = flags.DEFINE_string(
     "spec",
@@ -21,6 +21,7 @@ _TAGS = flags.DEFINE_list(
     None,
     f"Run cases with any of these tags ({', '.join(cases.TAGS)}), not the target's own choice.",
 )
+_CASES = flags.DEFINE_list("cases", None, "Run the cases of these names, whatever their tags are.")
 _GOLDENS = flags.DEFINE_string(
     "goldens",
     None,
@@ -80,6 +81,9 @@ def loader(base: type[OpTestCase], tags: Callable[[devices.Device], Sequence[str
         base.device.prepare()  # an op's package may import Triton
         base.op = spec.load(str(_SPEC.value))
         selected = cases.select(base.op.cases, _TAGS.value or tags(base.device))
+        if _CASES.value is not None:
+            names = selection.chosen(_CASES, [case.name for case in base.op.cases])
+            selected = [case for case in base.op.cases if case.name in names]
         reasons = {case.name: base.device.leaves_out(base.op, case) for case in selected}
         base.left_out = {name: reason for name, reason in reasons.items() if reason}
         base.chosen = [case for case in selected if case.name not in base.left_out]

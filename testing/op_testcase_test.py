@@ -1,6 +1,7 @@
 import unittest
 from unittest import mock
 
+from absl import app
 from absl.testing import absltest, flagsaver
 
 from testing import devices, main, op_testcase
@@ -37,6 +38,12 @@ class LoaderTest(absltest.TestCase):
         op_case, names = self._load("cuda")
         self.assertEmpty(op_case.left_out)
         self.assertContainsSubset({"test_example", "test_perf_b8_s4096"}, names)
+
+    def test_cases_by_name(self):
+        _, names = self._load("cuda", cases=["perf_b8_s4096", "s65"])
+        self.assertEqual(names, {"test_perf_b8_s4096", "test_s65"})
+        with self.assertRaisesRegex(app.UsageError, "^--cases: got s66; valid are .*s65"):
+            self._load("cuda", cases=["s65", "s66"])
 
     def test_a_simulator_takes_the_compile_target_s_modules(self):
         op_case, _ = self._load("npu-arch32-sim", compiled="/nonexistent")
