@@ -21,6 +21,6 @@ BUDGETS = (
         max_cross_core_syncs=15,
         max_launches=2,
     ),
-    budgets.Budget("wy_chunk", "arch35", max_cross_core_syncs=27, max_launches=2),
+    budgets.Budget("wy_chunk", "arch35", max_cross_core_syncs=28, max_launches=2),
     budgets.Budget("wy_dqkg", "arch35", max_cross_core_syncs=30, max_launches=2),
 )
