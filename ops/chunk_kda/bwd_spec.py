@@ -166,6 +166,8 @@ SPEC = spec.OpSpec(
             distribution="fla-core",
             devices=("cuda",),
             tune="testing.baselines.fla_core:tune_bwd",
+            minimum=2.0,
+            minimum_per_case={"*": 1.3},
         ),
     ),
 )

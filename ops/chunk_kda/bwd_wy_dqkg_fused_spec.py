@@ -106,6 +106,8 @@ SPEC = spec.OpSpec(
             distribution="fla-core",
             devices=("cuda",),
             tune="testing.baselines.fla_core:tune_wy",
+            minimum=2.0,
+            minimum_per_case={"*": 1.3},
         ),
     ),
 )
