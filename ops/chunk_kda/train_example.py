@@ -1,7 +1,7 @@
 """Trains a Kimi-Linear-style layer with chunk_kda until it knows a sequence of tokens by heart.
 
     ./bazelw run //ops/chunk_kda:train_example
-Without Bazel, at the repository's root; the second one at a real layer's size, beside FLA's operator:
+Without Bazel, at the repository's root; the second at a real layer's size, beside FLA's operator:
     python3 -m ops.chunk_kda.train_example
     python3 -m ops.chunk_kda.train_example --device=cuda --size=layer --public
 """
