@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from ops.common.kda_gate import gate_rate, gate_value, sigmoid
+from ops.common.kda_gate import MAX_RATE, gate_value, sigmoid
 
 L2_EPSILON = tl.constexpr(1e-6)
 
@@ -43,6 +43,7 @@ def _update(
     HAS_BIAS: tl.constexpr,
     L2NORM: tl.constexpr,
     BETA_LOGITS: tl.constexpr,
+    SUMS_TOGETHER: tl.constexpr,
 ):
     """`left_v` columns of one head's state; bases point at the first of them."""
     # The large transfer first: what is computed of rows does not need it.
@@ -60,16 +61,26 @@ def _update(
     if GATE != 0:
         if HAS_BIAS:
             gate += _load_row(dt_bias_ptr + hv * K, lane_k, K)
-        gate = gate_value(gate, gate_rate(A_log_ptr, hv, HAS_A_LOG), lower_bound, GATE)
+        # exp and sigmoid of rows that hold one number: with the number itself an NPU's scalar unit
+        # would wait for its vector unit.
+        if HAS_A_LOG:
+            rate = tl.minimum(tl.exp(tl.load(A_log_ptr + hv) + lane_k * 0.0), MAX_RATE)
+        else:
+            rate = 1.0
+        gate = gate_value(gate, rate, lower_bound, GATE)
     if BETA_LOGITS:
-        beta = sigmoid(beta)
+        beta = sigmoid(beta + lane_v * 0.0)
 
     state *= tl.exp(gate)[:, None]
-    # Both sums are of the decayed state, so that neither waits for the other:
-    # (S + k u^T)^T q = S^T q + (q k) u.
     u = beta * (v - tl.sum(state * k[:, None], 0))
-    o = tl.sum(state * q[:, None], 0) + tl.sum(q * k, 0) * u
-    tl.store(new_state_base + at, state + k[:, None] * u[None, :], mask=mask)
+    if SUMS_TOGETHER:
+        # (S + k u^T)^T q = S^T q + (q k) u
+        o = tl.sum(state * q[:, None], 0) + tl.sum(q * k, 0) * u
+        state += k[:, None] * u[None, :]
+    else:
+        state += k[:, None] * u[None, :]
+        o = tl.sum(state * q[:, None], 0)
+    tl.store(new_state_base + at, state, mask=mask)
     tl.store(o_base + lane_v, (scale * o).to(o_base.dtype.element_ty), mask=lane_v < left_v)
 
 
@@ -115,11 +126,13 @@ def kda_step(
     L2NORM: tl.constexpr,
     BETA_LOGITS: tl.constexpr,
     INDEXED: tl.constexpr,
+    SUMS_TOGETHER: tl.constexpr,
 ):
     """Task: (token, value head, V tile).
 
     in_place: 1 where new_state is the pool, so that a token's row is its index; 0 where it is the
-    token's own. No constant, so that what is compiled of one is the other.
+    token's own. No constant, so that what is compiled of one is the other. SUMS_TOGETHER: both sums
+    over K are of the decayed state, so that neither waits for the other.
     """
     V_TILES: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
     lane_k = tl.arange(0, BLOCK_K)
@@ -168,6 +181,7 @@ def kda_step(
                     HAS_BIAS,
                     L2NORM,
                     BETA_LOGITS,
+                    SUMS_TOGETHER,
                 )
             else:
                 # Of padding; an index that is too large shows as NaN.
@@ -205,4 +219,5 @@ def kda_step(
                 HAS_BIAS,
                 L2NORM,
                 BETA_LOGITS,
+                SUMS_TOGETHER,
             )

@@ -13,22 +13,22 @@ BUDGETS = (
     budgets.Budget(
         _STEP,
         "arch32",
-        max_ub_share=0.89,
+        max_ub_share=0.91,
         double_buffered=True,
-        max_scalar_loads=13,
-        max_scalar_stores=11,
+        max_scalar_loads=8,
+        max_scalar_stores=4,
         max_cross_core_syncs=0,
         max_launches=1,
     ),
     budgets.Budget(
-        _STEP, "arch32", where={"L2NORM": False, "GATE": 0}, max_scalar_loads=3, max_scalar_stores=0
+        _STEP, "arch32", where={"L2NORM": False, "GATE": 0}, max_scalar_loads=2, max_scalar_stores=0
     ),
     budgets.Budget(
         _STEP,
         "arch35",
-        max_ub_share=0.79,
-        max_scalar_loads=6,
-        max_scalar_stores=10,
+        max_ub_share=0.8,
+        max_scalar_loads=5,
+        max_scalar_stores=7,
         max_cross_core_syncs=0,
         max_launches=1,
     ),

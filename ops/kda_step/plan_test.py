@@ -51,6 +51,13 @@ class PlanTest(parameterized.TestCase):
             free, capped = (plan.make_plan(_PROBLEM, backend, 24, n) for n in (None, 3))
             self.assertEqual(dataclasses.replace(free, programs=3), capped)
 
+    def test_only_arch32_waits_with_the_output(self):
+        together = [
+            plan.make_plan(_PROBLEM, backend, 24).constants["SUMS_TOGETHER"]
+            for backend in _BACKENDS
+        ]
+        self.assertEqual(together, [True, False, True, True])
+
     def test_only_the_interpreter_stages_bf16(self):
         staged = {
             (backend, dtype)
