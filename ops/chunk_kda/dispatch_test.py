@@ -324,8 +324,9 @@ class LaunchTest(_TestCase):
         for programs in (1, 2, 3, 5):
             with backend.limit_programs(programs), launch.record() as launches:
                 self.assert_same(call(x), expected)
-            cores = backend.core_count(unit.DEVICE.name)
-            self.assertLessEqual({each.programs for each in launches}, {min(programs, cores)})
+            limit = min(programs, backend.core_count(unit.DEVICE.name))
+            for each in launches:
+                self.assertEqual(each.programs, min(limit, each.args["num_tasks"]), each.name)
 
     def test_tables_of_packed_sequences(self):
         made = tables.of_sequences((0, 17, 17, 97), 32, torch.device(calls.DEVICE))
