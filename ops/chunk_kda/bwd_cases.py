@@ -322,57 +322,14 @@ _PERFORMANCE = tuple(
         cu_seqlens=bounds,
         initial_state=False,
         dht=False,
-        # One of them is compiled for Ascend.
         tags=PERF,
     )
     for name, sizes, bounds in common.PERFORMANCE
 )
 
-_GATES = ("given", "softplus", "bounded")
-# Each length at both chunk sizes, with dtypes, styles, gates and widths in turn.
-_FULL_LENGTHS = tuple(
-    _bwd(
-        f"full_t{t}_chunk{chunk_size}",
-        (2, t, 2, 4, (128, 64)[i % 2], (64, 128)[i % 2]),
-        common.DTYPES[(i + j) % 3],
-        ("model", "uniform")[(i + j) % 2],
-        chunk_size=chunk_size,
-        gate=_GATES[(i + 2 * j) % 3],
-        keep=i % 4 == 3,
-        tags=FULL,
-    )
-    for i, t in enumerate((1, 15, 16, 17, 63, 64, 65, 129, 2049))
-    for j, chunk_size in enumerate((32, 64))
-)
-_FULL_WIDTHS = tuple(
-    _bwd(
-        f"full_k{k_dim}_v{v_dim}_{dtype}",
-        (1, 500, 2, 4, k_dim, v_dim),
-        dtype,
-        ("model", "uniform")[(i + j) % 2],
-        chunk_size=(64, 32)[i % 2],
-        tags=FULL,
-    )
-    for i, (k_dim, v_dim) in enumerate(
-        ((60, 64), (64, 60), (96, 100), (100, 96), (128, 256), (256, 128), (256, 256))
-    )
-    for j, dtype in enumerate(common.DTYPES)
-)
-_FULL_PACKED = tuple(
-    _bwd(
-        f"full_packed{i}_{gate}",
-        (1, packing[-1] + (0, 11)[(i + j) % 2], 4, 8, 128, 128),
-        (BF16, FP16)[i % 2],
-        ("model", "uniform")[j],
-        chunk_size=(64, 32)[(i + j) % 2],
-        cu_seqlens=packing,
-        index_dtype=("int32", "int64")[i % 2],
-        gate=gate,
-        tags=FULL,
-    )
-    for i, packing in enumerate(common.PACKINGS)
-    for j, gate in enumerate(("given", "softplus"))
-)
+_FULL_LENGTHS = common.full_lengths(_bwd, "keep")
+_FULL_WIDTHS = common.full_widths(_bwd)
+_FULL_PACKED = common.full_packings(_bwd)
 _FULL_VALUES = (
     _bwd(
         "full_masked_tokens",

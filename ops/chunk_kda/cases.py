@@ -9,6 +9,7 @@ Triton's interpreter, `full` rows for devices; `perf` are the shapes of the perf
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from testing import cases
@@ -168,3 +169,63 @@ def tokens(case: cases.Case) -> int:
     bounds = case.attributes["cu_seqlens"]
     b, t = case.shape("q")[:2]
     return b * t if bounds is None else bounds[-1]
+
+
+# Rows of real sizes that the tables share. row(name, sizes, dtype, style, **options) makes one.
+Row = Callable[..., cases.Case]
+
+
+def full_lengths(row: Row, option: str) -> tuple[cases.Case, ...]:
+    """Each length at both chunk sizes, with dtypes, styles, gates and widths in turn; `option` is
+    true for every fourth length."""
+    return tuple(
+        row(
+            f"full_t{t}_chunk{chunk_size}",
+            (2, t, 2, 4, (128, 64)[i % 2], (64, 128)[i % 2]),
+            DTYPES[(i + j) % 3],
+            ("model", "uniform")[(i + j) % 2],
+            chunk_size=chunk_size,
+            gate=("given", "softplus", "bounded")[(i + 2 * j) % 3],
+            tags=FULL,
+            **{option: i % 4 == 3},
+        )
+        for i, t in enumerate((1, 15, 16, 17, 63, 64, 65, 129, 2049))
+        for j, chunk_size in enumerate((32, 64))
+    )
+
+
+def full_widths(row: Row) -> tuple[cases.Case, ...]:
+    """K and V that are no powers of two, differ, or are the largest, in each dtype."""
+    return tuple(
+        row(
+            f"full_k{k_dim}_v{v_dim}_{dtype}",
+            (1, 500, 2, 4, k_dim, v_dim),
+            dtype,
+            ("model", "uniform")[(i + j) % 2],
+            chunk_size=(64, 32)[i % 2],
+            tags=FULL,
+        )
+        for i, (k_dim, v_dim) in enumerate(
+            ((60, 64), (64, 60), (96, 100), (100, 96), (128, 256), (256, 128), (256, 256))
+        )
+        for j, dtype in enumerate(DTYPES)
+    )
+
+
+def full_packings(row: Row) -> tuple[cases.Case, ...]:
+    """Packed sequences, with rows behind the last one in every other case."""
+    return tuple(
+        row(
+            f"full_packed{i}_{gate}",
+            (1, packing[-1] + (0, 11)[(i + j) % 2], 4, 8, 128, 128),
+            (BF16, FP16)[i % 2],
+            ("model", "uniform")[j],
+            chunk_size=(64, 32)[(i + j) % 2],
+            cu_seqlens=packing,
+            index_dtype=("int32", "int64")[i % 2],
+            gate=gate,
+            tags=FULL,
+        )
+        for i, packing in enumerate(PACKINGS)
+        for j, gate in enumerate(("given", "softplus"))
+    )

@@ -238,50 +238,9 @@ def _full(row: Any) -> tuple[cases.Case, ...]:
         row(name, sizes, BF16, "model", cu_seqlens=bounds, initial_state=False, tags=PERF)
         for name, sizes, bounds in common.PERFORMANCE
     )
-    gates = ("given", "softplus", "bounded")
-    lengths = tuple(
-        row(
-            f"full_t{t}_chunk{chunk_size}",
-            (2, t, 2, 4, (128, 64)[i % 2], (64, 128)[i % 2]),
-            common.DTYPES[(i + j) % 3],
-            ("model", "uniform")[(i + j) % 2],
-            chunk_size=chunk_size,
-            gate=gates[(i + 2 * j) % 3],
-            l2norm=i % 4 == 3,
-            tags=FULL,
-        )
-        for i, t in enumerate((1, 15, 16, 17, 63, 64, 65, 129, 2049))
-        for j, chunk_size in enumerate((32, 64))
-    )
-    widths = tuple(
-        row(
-            f"full_k{k_dim}_v{v_dim}_{dtype}",
-            (1, 500, 2, 4, k_dim, v_dim),
-            dtype,
-            ("model", "uniform")[(i + j) % 2],
-            chunk_size=(64, 32)[i % 2],
-            tags=FULL,
-        )
-        for i, (k_dim, v_dim) in enumerate(
-            ((60, 64), (64, 60), (96, 100), (100, 96), (128, 256), (256, 128), (256, 256))
-        )
-        for j, dtype in enumerate(common.DTYPES)
-    )
-    packed = tuple(
-        row(
-            f"full_packed{i}_{gate}",
-            (1, packing[-1] + (0, 11)[(i + j) % 2], 4, 8, 128, 128),
-            (BF16, FP16)[i % 2],
-            ("model", "uniform")[j],
-            chunk_size=(64, 32)[(i + j) % 2],
-            cu_seqlens=packing,
-            index_dtype=("int32", "int64")[i % 2],
-            gate=gate,
-            tags=FULL,
-        )
-        for i, packing in enumerate(common.PACKINGS)
-        for j, gate in enumerate(("given", "softplus"))
-    )
+    lengths = common.full_lengths(row, "l2norm")
+    widths = common.full_widths(row)
+    packed = common.full_packings(row)
     masked = dist.Sprinkled(dist.Octaves(-10, 0, sign=-1.0), -1000.0, 0.02)
     special = (
         row("full_masked_tokens", BIG, BF16, "model", values={"log_gate": MASKED}, tags=FULL),
