@@ -230,8 +230,11 @@ def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(x.to(dtype) if x.dtype in contract.DTYPES else x for x in tensors)
 
 
-def _differentiable(*tensors: torch.Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+def _differentiable(*arguments: Any) -> bool:
+    """Whether an argument, not checked yet, requires a gradient."""
+    return torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in arguments
+    )
 
 
 _REQUIRED = ("q", "k", "v", "g", "beta")

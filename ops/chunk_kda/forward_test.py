@@ -444,6 +444,12 @@ class ArgumentsTest(_TestCase):
             "disable_recompute options",
         )
 
+    def test_what_is_no_tensor_is_named_while_launches_are_watched(self):
+        x = calls.on_device(calls.fwd(t=20))
+        for name in ("initial_state", "A_log", "dt_bias"):
+            with launch.record(), self.assertRaisesRegex((TypeError, ValueError), f"^{name}: got "):
+                chunk_kda.chunk_kda(**{**x, name: 1})
+
     def test_results(self):
         x = calls.on_device(
             calls.fwd(b=2, t=37, heads=2, value_heads=4, v_dim=24, dtype=_HALF, gate="softplus")
