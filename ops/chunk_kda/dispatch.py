@@ -484,12 +484,12 @@ def make_launch(
     `_h` its strides, the others are listed here.
     """
     p, s = problem, problem.strides
-    # v_new, or o of the forward, is written over u. dv is given, or lies where y is to be; first
+    # v_new is written over u. dv is given, or lies where y is to be; first
     # Aqk^T do lies there. The gate's gradient is dg, unless a later kernel makes dg of it.
     # dq and dk of a group's heads are added up later.
     fallbacks = {
         "dv": "y",
-        "u": "o" if p.forward else "v_new",
+        "u": "v_new",
         "dgate": "dg",
         "dq": "dq_parts",
         "dk": "dk_parts",

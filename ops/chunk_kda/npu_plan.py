@@ -56,7 +56,7 @@ def make_plan(
     gate = gate_constants(problem)
     kernels = []
     if p.computes_gate:
-        kernels.append(maker.gate(GATE, {**gate, "SPLIT_SUMS": False, "VECTOR_SUMS": True}))
+        kernels.append(maker.gate(GATE, {**gate, "ONE_TASK": False}))
     decayed = len(kernels)
     kernels.append(maker.decayed())
     if p.recompute:
