@@ -111,7 +111,7 @@ def chunk_kda(
             q, k = torch.ops.ascend_ops.chunk_kda_l2norm.default(q, k)[:2]
     if use_beta_sigmoid_in_kernel:
         checks.check_dtype("beta", beta, tuple(contract.DTYPES))
-        beta = beta.float().sigmoid()
+        beta = _strength(beta.float(), cu_seqlens is not None)
         if allow_neg_eigval:
             beta = 2 * beta
     arguments = {
@@ -220,6 +220,14 @@ def explain(*args: Any, **kwargs: Any) -> str:
     """The plan of chunk_kda_fwd, whose arguments these are, in words; nothing is launched."""
     problem, inputs = fwd_contract.check_fwd(*args, **kwargs)
     return dispatch.explain(fwd_plan.make_plan, problem, inputs.q)
+
+
+def _strength(logits: torch.Tensor, packed: bool) -> torch.Tensor:
+    """sigmoid(logits). packed: rows behind the last sequence may be NaN, whose gradient is 0."""
+    if not packed:
+        return logits.sigmoid()
+    absent = logits.isnan()
+    return logits.detach().where(absent, logits.masked_fill(absent, 0.0).sigmoid())
 
 
 def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -380,6 +388,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) 
 
 
 def _backward(ctx: Any, do: Any, dht: Any, *_: Any) -> tuple[torch.Tensor | None, ...]:
+    checks.check_first_derivative(fwd_contract.FORWARD)
     q, k, v, beta, initial_state, A_log, dt_bias, gate, Aqk, Akk = ctx.saved_tensors
     in_kernel = ctx.options["use_gate_in_kernel"]
     if do is None:

@@ -5,12 +5,9 @@ import triton
 import triton.language as tl
 
 from ops.chunk_kda.tile import dense_or_packed_chunk, load_tile, store_tile, tasks_of_program
-from ops.common.kda_gate import gate_gradient, gate_rate, gate_value
+from ops.common.kda_gate import MIN_GATE, gate_gradient, gate_rate, gate_value
 
 INV_LN2 = tl.constexpr(1.4426950408889634)
-# Of a step, natural logarithm: a decay of 4e-18. A masked step of -1000 would make G of its chunk
-# 1e5 and more, where fp32 leaves later decays 8e-3 of error; with this floor it is 4e-4.
-MIN_GATE = tl.constexpr(-40.0)
 
 
 @triton.jit

@@ -80,6 +80,10 @@ def _gradient(y_ptr, dy_ptr, rstd_ptr, dx_ptr, lane_r, lane_k, count, K):
     y = tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
     dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
     rstd = tl.load(rstd_ptr + lane_r, mask=lane_r < count, other=0.0)
+    # Rows behind the last sequence may be anything, and 0 * NaN is NaN.
+    without = tl.sum(tl.abs(dy), 1) == 0.0
+    y = tl.where(without[:, None], 0.0, y)
+    rstd = tl.where(without, 0.0, rstd)
     dx = rstd[:, None] * (dy - y * tl.sum(dy * y, 1)[:, None])
     tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
@@ -210,6 +214,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) 
 
 
 def _backward(ctx: Any, dq: torch.Tensor, dk: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
+    checks.check_first_derivative(OP)
     return torch.ops.ascend_ops.chunk_kda_l2norm_backward.default(*ctx.saved_tensors, dq, dk)
 
 
