@@ -217,6 +217,7 @@ def _table(op: str) -> tuple[cases.Case, ...]:
             FP32,
             "uniform",
             gate="softplus",
+            initial_state=False,
             values={"g_org": MASKED_RAW},
         ),
         row(
