@@ -21,8 +21,10 @@ from ops.chunk_kda import (
 )
 from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import problem as problem_lib
+from ops.chunk_kda.npu import chunks as npu_chunks
 from ops.chunk_kda.npu import decayed as npu_decayed
 from ops.chunk_kda.npu import finalize as npu_finalize
+from ops.chunk_kda.npu import output as npu_output
 from ops.chunk_kda.npu import scans as npu_scans
 from ops.chunk_kda.npu import scores as npu_scores
 from ops.chunk_kda.npu import tables as npu_tables
@@ -50,6 +52,9 @@ _KERNELS = {
     npu_plan.GATE_BACKWARD: gate.gate_backward,
     npu_plan.WY_CHUNK: npu_wy.wy_chunk,
     npu_plan.WY_DQKG: npu_wy.wy_dqkg,
+    npu_plan.SCORE_CHUNK: npu_chunks.score_chunk,
+    npu_plan.SOLVE_CHUNK: npu_chunks.solve_chunk,
+    npu_plan.OUTPUT: npu_output.output_states,
 }
 
 
