@@ -96,6 +96,7 @@ def score_chunk(
     DTYPE: tl.constexpr = k_ptr.dtype.element_ty
     FULL_K: tl.constexpr = K % BLOCK_K == 0
     WIDE: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K * BLOCK_K
+    ALONE: tl.constexpr = LEVELS // 2 * 2 if PAIRS else 0  # the first that has no partner
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)
     lane_k = tl.arange(0, BLOCK_K)
@@ -132,7 +133,6 @@ def score_chunk(
                     )
                     sums += _product(z, x, pairs_ptr, 2 * pair, lane_t, lane_c, C)
                     sums += _product(z1, x1, pairs_ptr, 2 * pair + 1, lane_t, lane_c, C)
-            ALONE: tl.constexpr = LEVELS // 2 * 2 if PAIRS else 0  # the first that has no partner
             if ALONE < LEVELS:
                 for level in range(ALONE, LEVELS):
                     z, x = _operands(
@@ -233,8 +233,8 @@ def solve_chunk(
         x = identity - system * load_matrix(pairs_ptr, lane_t, lane_c, C).to(tl.float32)
         for level in range(1, LEVELS - 1):
             pairs = load_matrix(pairs_ptr + level * (C * C), lane_t, lane_c, C).to(tl.float32)
-            step = identity - tl.dot(x, system * pairs, input_precision="ieee")
-            x = tl.dot(step, x, input_precision="ieee")
+            step = tl.dot(x, system * pairs, input_precision="ieee")
+            x -= tl.dot(step, x, input_precision="ieee")
         pairs = load_matrix(pairs_ptr + (LEVELS - 1) * (C * C), lane_t, lane_c, C).to(tl.float32)
         step = identity - tl.dot(x, system * pairs, input_precision="ieee")
         akk = tl.dot(tl.trans(x), tl.trans(step), input_precision="ieee").to(DTYPE)
