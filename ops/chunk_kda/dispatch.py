@@ -54,6 +54,7 @@ _KERNELS = {
     npu_plan.WY_DQKG: npu_wy.wy_dqkg,
     npu_plan.SCORE_CHUNK: npu_chunks.score_chunk,
     npu_plan.SOLVE_CHUNK: npu_chunks.solve_chunk,
+    npu_plan.WU_CHUNK: npu_chunks.wu_chunk,
     npu_plan.OUTPUT: npu_output.output_states,
 }
 

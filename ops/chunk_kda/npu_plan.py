@@ -36,6 +36,7 @@ GRADIENTS = "level_gradients"
 GATE_BACKWARD = "gate_backward"
 SCORE_CHUNK = "score_chunk"
 SOLVE_CHUNK = "solve_chunk"
+WU_CHUNK = "wu_chunk"
 OUTPUT = "output_states"
 WY_CHUNK = "wy_chunk"
 WY_DQKG = "wy_dqkg"
@@ -154,7 +155,7 @@ def make_fwd_plan(
     kernels = (
         maker.cumulative_gate(gate_constants(problem)),
         maker.score_chunk({"PADDED": True, "HAS_QG": True}),
-        maker.solve_chunk(has_wu=False),
+        maker.solve_chunk(),
         maker.output_states(flags),
     )
     rows, fp32 = (p.B, p.T, p.HV), problem_lib.FLOAT32
@@ -180,14 +181,15 @@ def make_intra_plan(
     maker = _Maker(problem, backend, cores, max_programs)
     kernels = (
         maker.score_chunk({"PADDED": False, "HAS_QG": not p.recompute}),
-        maker.solve_chunk(has_wu=True),
+        maker.solve_chunk(),
+        maker.wu_chunk(),
     )
     rows = (p.B, p.T, p.HV)
 
     def result(width: int, first: int) -> Buffer:
-        return Buffer((*rows, width), p.dtype, p.dtype, first, 1)
+        return Buffer((*rows, width), p.dtype, p.dtype, first, 2)
 
-    outputs = {"w": result(p.K, 1), "u": result(p.V, 1), "kg": result(p.K, 0)}
+    outputs = {"w": result(p.K, 2), "u": result(p.V, 2), "kg": result(p.K, 0)}
     if not p.recompute:
         outputs["qg"] = result(p.K, 0)
     outputs |= {"Aqk": result(p.C, 0), "Akk": result(p.C, 1)}
@@ -328,15 +330,14 @@ class _Maker:
         }
         return self._kernel(SCORE_CHUNK, p.chunks * p.HV, constants)
 
-    def solve_chunk(self, has_wu: bool) -> KernelPlan:
+    def solve_chunk(self) -> KernelPlan:
         p = self._problem
-        constants = {
-            "LEVELS": self._levels,
-            "BLOCK_K": self.score_block_k,
-            "BLOCK_V": min(128, self._block_v),
-            "HAS_WU": has_wu,
-        }
-        return self._kernel(SOLVE_CHUNK, p.chunks * p.HV, constants)
+        return self._kernel(SOLVE_CHUNK, p.chunks * p.HV, {"LEVELS": self._levels})
+
+    def wu_chunk(self) -> KernelPlan:
+        p = self._problem
+        constants = {"BLOCK_K": self.score_block_k, "BLOCK_V": min(128, self._block_v)}
+        return self._kernel(WU_CHUNK, p.chunks * p.HV, constants)
 
     def output_states(self, flags: _Constants) -> KernelPlan:
         launch = self.scan(OUTPUT, flags)

@@ -1,7 +1,7 @@
 """What the forward computes inside each chunk: both score matrices, then the inverse of one.
 
 Both are written without a transpose: the sums of q k lie on and below the diagonal of one matrix,
-those of k k above it, and what is above is the transpose of what is to be inverted.
+those of k k above it; their transpose is inverted, and the last product of that turns it back.
 """
 
 import triton
@@ -20,12 +20,16 @@ from ops.chunk_kda.tile import dense_or_packed_chunk
 
 
 @triton.jit
-def _operands(
-    anchors_ptr, upper_ptr, q, k, g, level, lane_t, lane_c, C: tl.constexpr, DTYPE: tl.constexpr
-):
-    """Of a level: F q in upper halves and F k in lower ones; F k."""
+def _exponents(anchors_ptr, g, level, lane_t, lane_c, C: tl.constexpr):
+    """Of a level's factors F."""
     anchors = load_matrix(anchors_ptr + level * (C * C), lane_t, lane_c, C)
-    f = decay(tl.dot(anchors, g, input_precision="ieee"))
+    return tl.dot(anchors, g, input_precision="ieee")
+
+
+@triton.jit
+def _operands(exponents, upper_ptr, q, k, level, lane_t, C: tl.constexpr, DTYPE: tl.constexpr):
+    """Of a level: F q in upper halves and F k in lower ones; F k."""
+    f = decay(exponents)
     upper = tl.load(upper_ptr + level * C + lane_t)[:, None]
     x = (f * k).to(DTYPE)
     z = (f * (q * upper + k * (1.0 - upper))).to(DTYPE)
@@ -85,7 +89,7 @@ def score_chunk(
     PACKED: tl.constexpr,
     FILL: tl.constexpr,
 ):
-    """Aqk; system [chunks, HV, C, C] fp32, above its diagonal beta_i sum_d k_i k_j D_ij at (j, i),
+    """Aqk; system [chunks, HV, C, C] fp32, above its diagonal -beta_i sum_d k_i k_j D_ij at (j, i),
     elsewhere 0; and q, k times decays. Task: (chunk, value head).
 
     PADDED: for output_states, qg = scale q 2^G, ke = k 2^G and kg = k 2^(G_last - G), each [chunks,
@@ -124,21 +128,19 @@ def score_chunk(
             on += tl.sum(q * k, 1)
             if PAIRS:
                 for pair in range(0, LEVELS // 2):
-                    # All operands leave the vector cores before the first product is waited for.
-                    z, x = _operands(
-                        anchors_ptr, upper_ptr, q, k, g, 2 * pair, lane_t, lane_c, C, DTYPE
-                    )
-                    z1, x1 = _operands(
-                        anchors_ptr, upper_ptr, q, k, g, 2 * pair + 1, lane_t, lane_c, C, DTYPE
-                    )
-                    sums += _product(z, x, pairs_ptr, 2 * pair, lane_t, lane_c, C)
+                    # What waits for nothing comes first, then all operands leave the vector cores
+                    # before the first product is waited for.
+                    e0 = _exponents(anchors_ptr, g, 2 * pair, lane_t, lane_c, C)
+                    e1 = _exponents(anchors_ptr, g, 2 * pair + 1, lane_t, lane_c, C)
+                    z0, x0 = _operands(e0, upper_ptr, q, k, 2 * pair, lane_t, C, DTYPE)
+                    z1, x1 = _operands(e1, upper_ptr, q, k, 2 * pair + 1, lane_t, C, DTYPE)
+                    sums += _product(z0, x0, pairs_ptr, 2 * pair, lane_t, lane_c, C)
                     sums += _product(z1, x1, pairs_ptr, 2 * pair + 1, lane_t, lane_c, C)
             if ALONE < LEVELS:
                 for level in range(ALONE, LEVELS):
-                    z, x = _operands(
-                        anchors_ptr, upper_ptr, q, k, g, level, lane_t, lane_c, C, DTYPE
-                    )
-                    sums += _product(z, x, pairs_ptr, level, lane_t, lane_c, C)
+                    e0 = _exponents(anchors_ptr, g, level, lane_t, lane_c, C)
+                    z0, x0 = _operands(e0, upper_ptr, q, k, level, lane_t, C, DTYPE)
+                    sums += _product(z0, x0, pairs_ptr, level, lane_t, lane_c, C)
             e = power_of_2(g)
             g_last = load_last_row(g_base, rows, lane_k, first_k, width, G_STRIDE_T)
             kg = k * decay(g_last[None, :] - g)
@@ -159,24 +161,72 @@ def score_chunk(
         aqk = sums * lower * scale
         store_tile(Aqk_ptr + row * C, aqk, rows, lane_t, lane_c, 0, C, HV * C, True)
         beta = load_rows(beta_base, rows, lane_c, BETA_STRIDE_T)[None, :]
-        system = sums * (1.0 - lower) * beta
+        system = sums * (lower - 1.0) * beta
         tl.store(
             system_ptr + tile * (C * C) + lane_t[:, None] * C + lane_c[None, :], system
         )
 
 
-@triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks", "width"])
+@triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks"])
 def solve_chunk(
-    k_ptr,
-    v_ptr,
-    g_ptr,
-    beta_ptr,
     system_ptr,
     pairs_ptr,
     diagonal_ptr,
     cu_seqlens_ptr,
     chunk_indices_ptr,
     Akk_ptr,
+    T,
+    num_chunks,
+    num_tasks,
+    HV: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """Akk, the transpose of (I - system)^-1. Task: (chunk, value head).
+
+    By halves: of [[A, -B], [0, D]] the inverse has A^-1 B D^-1 above. Level l joins all pairs of
+    blocks of 2^l rows at once: with x the inverse of what is inside blocks, and B the entries of
+    system of level l, x + x B x is that of twice the size. x in the sum is a product with the unit
+    matrix, so that it stays in the cube core's accumulator: the levels after the first wait for no
+    vector core.
+    """
+    DTYPE: tl.constexpr = Akk_ptr.dtype.element_ty
+    lane_t = tl.arange(0, C)
+    lane_c = tl.arange(0, C)
+    identity = load_matrix(diagonal_ptr, lane_t, lane_c, C)
+    for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
+        hv64 = tl.cast(task % HV, tl.int64)
+        chunk = task // HV
+        b, first, rows = dense_or_packed_chunk(
+            chunk, cu_seqlens_ptr, chunk_indices_ptr, T, num_chunks, C, PACKED
+        )
+        at = (tl.cast(chunk, tl.int64) * HV + hv64) * (C * C)
+        system = load_matrix(system_ptr + at, lane_t, lane_c, C)
+        x = identity + system * load_matrix(pairs_ptr, lane_t, lane_c, C).to(tl.float32)
+        # Unrolled: arch32's compiler loses a product that the next turn of a loop multiplies.
+        for level in tl.static_range(1, LEVELS):
+            pairs = load_matrix(pairs_ptr + level * (C * C), lane_t, lane_c, C).to(tl.float32)
+            step = tl.dot(x, system * pairs, input_precision="ieee")
+            if level < LEVELS - 1:
+                same = tl.dot(x, identity, input_precision="ieee")
+                x = tl.dot(step, x, same, input_precision="ieee")
+            else:
+                same = tl.dot(tl.trans(x), identity, input_precision="ieee")
+                akk = tl.dot(tl.trans(x), tl.trans(step), same, input_precision="ieee")
+                base = Akk_ptr + ((b * T + first) * HV + hv64) * C
+                store_tile(base, akk.to(DTYPE), rows, lane_t, lane_c, 0, C, HV * C, True)
+
+
+@triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks", "width"])
+def wu_chunk(
+    k_ptr,
+    v_ptr,
+    g_ptr,
+    beta_ptr,
+    Akk_ptr,
+    cu_seqlens_ptr,
+    chunk_indices_ptr,
     w_ptr,
     u_ptr,
     T,
@@ -200,19 +250,13 @@ def solve_chunk(
     V_STRIDE_T: tl.constexpr,
     G_STRIDE_T: tl.constexpr,
     BETA_STRIDE_T: tl.constexpr,
-    LEVELS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
-    HAS_WU: tl.constexpr,
     PACKED: tl.constexpr,
     FILL: tl.constexpr,
 ):
-    """Akk; if HAS_WU, w = Akk beta k 2^G and u = Akk beta v too. Task: (chunk, value head).
-
-    By halves: of [[A, B], [0, D]] the inverse has -A^-1 B D^-1 above. Level l joins all pairs of
-    blocks of 2^l rows at once: with x the inverse of what is inside blocks, and B the entries of
-    pairs of level l, (I - x B) x is that of twice the size.
-    """
+    """w = Akk beta k 2^G and u = Akk beta v. Akk: as solve_chunk leaves it. Task: (chunk, value
+    head). width: K, see level_gradients."""
     DTYPE: tl.constexpr = k_ptr.dtype.element_ty
     FULL_K: tl.constexpr = K % BLOCK_K == 0
     FULL_V: tl.constexpr = V % BLOCK_V == 0
@@ -220,42 +264,27 @@ def solve_chunk(
     lane_c = tl.arange(0, C)
     lane_k = tl.arange(0, BLOCK_K)
     lane_v = tl.arange(0, BLOCK_V)
-    identity = load_matrix(diagonal_ptr, lane_t, lane_c, C)
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
         hv64 = tl.cast(task % HV, tl.int64)
-        chunk = task // HV
+        h64 = tl.cast(task % HV // GROUP, tl.int64)
         b, first, rows = dense_or_packed_chunk(
-            chunk, cu_seqlens_ptr, chunk_indices_ptr, T, num_chunks, C, PACKED
+            task // HV, cu_seqlens_ptr, chunk_indices_ptr, T, num_chunks, C, PACKED
         )
         row = (b * T + first) * HV + hv64
-        at = (tl.cast(chunk, tl.int64) * HV + hv64) * (C * C)
-        system = load_matrix(system_ptr + at, lane_t, lane_c, C)
-        x = identity - system * load_matrix(pairs_ptr, lane_t, lane_c, C).to(tl.float32)
-        for level in range(1, LEVELS - 1):
-            pairs = load_matrix(pairs_ptr + level * (C * C), lane_t, lane_c, C).to(tl.float32)
-            step = tl.dot(x, system * pairs, input_precision="ieee")
-            x -= tl.dot(step, x, input_precision="ieee")
-        pairs = load_matrix(pairs_ptr + (LEVELS - 1) * (C * C), lane_t, lane_c, C).to(tl.float32)
-        step = identity - tl.dot(x, system * pairs, input_precision="ieee")
-        akk = tl.dot(tl.trans(x), tl.trans(step), input_precision="ieee").to(DTYPE)
-        store_tile(Akk_ptr + row * C, akk, rows, lane_t, lane_c, 0, C, HV * C, True)
-        if HAS_WU:
-            h64 = tl.cast(task % HV // GROUP, tl.int64)
-            k_base = k_ptr + b * k_stride_b + h64 * k_stride_h + first * K_STRIDE_T
-            v_base = v_ptr + b * v_stride_b + hv64 * v_stride_h + first * V_STRIDE_T
-            g_base = g_ptr + b * g_stride_b + hv64 * g_stride_h + first * G_STRIDE_T
-            beta_base = beta_ptr + b * beta_stride_b + hv64 * beta_stride_h + first * BETA_STRIDE_T
-            beta = load_rows(beta_base, rows, lane_t, BETA_STRIDE_T)[:, None]
-            for first_k in tl.static_range(0, K, BLOCK_K):
-                k = load_tile(k_base, rows, lane_t, lane_k, first_k, K, K_STRIDE_T, FULL_K, FILL)
-                g = load_tile(g_base, rows, lane_t, lane_k, first_k, K, G_STRIDE_T, FULL_K, FILL)
-                ke = (k.to(tl.float32) * power_of_2(g) * beta).to(DTYPE)
-                w = tl.dot(akk, ke, input_precision="ieee")
-                store_tile(
-                    w_ptr + row * K, w, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K
-                )
-            for first_v in tl.static_range(0, V, BLOCK_V):
-                v = load_tile(v_base, rows, lane_t, lane_v, first_v, V, V_STRIDE_T, FULL_V, FILL)
-                v = (v.to(tl.float32) * beta).to(DTYPE)
-                u = tl.dot(akk, v, input_precision="ieee")
-                store_tile(u_ptr + row * V, u, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V)
+        k_base = k_ptr + b * k_stride_b + h64 * k_stride_h + first * K_STRIDE_T
+        v_base = v_ptr + b * v_stride_b + hv64 * v_stride_h + first * V_STRIDE_T
+        g_base = g_ptr + b * g_stride_b + hv64 * g_stride_h + first * G_STRIDE_T
+        beta_base = beta_ptr + b * beta_stride_b + hv64 * beta_stride_h + first * BETA_STRIDE_T
+        beta = load_rows(beta_base, rows, lane_t, BETA_STRIDE_T)[:, None]
+        akk = load_tile(Akk_ptr + row * C, rows, lane_t, lane_c, 0, C, HV * C, True, False)
+        for first_k in tl.static_range(0, K, BLOCK_K):
+            k = load_tile(k_base, rows, lane_t, lane_k, first_k, K, K_STRIDE_T, FULL_K, FILL)
+            g = load_tile(g_base, rows, lane_t, lane_k, first_k, K, G_STRIDE_T, FULL_K, FILL)
+            ke = (k.to(tl.float32) * power_of_2(g) * beta).to(DTYPE)
+            w = tl.dot(akk, ke, input_precision="ieee")
+            store_tile(w_ptr + row * K, w, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K)
+        for first_v in tl.static_range(0, V, BLOCK_V):
+            v = load_tile(v_base, rows, lane_t, lane_v, first_v, V, V_STRIDE_T, FULL_V, FILL)
+            v = (v.to(tl.float32) * beta).to(DTYPE)
+            u = tl.dot(akk, v, input_precision="ieee")
+            store_tile(u_ptr + row * V, u, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V)
