@@ -4,7 +4,7 @@ chunk_kda_fwd_intra."""
 from typing import Any
 
 from ops.chunk_kda import cases as common
-from ops.chunk_kda.cases import BF16, BIG, FP16, FP32, FULL, MASKED, PERF, SMALL
+from ops.chunk_kda.cases import BF16, BIG, FP16, FP32, FULL, MASKED, NPU, PERF, SMALL
 from testing import cases
 from testing import distributions as dist
 
@@ -32,6 +32,26 @@ _ON_CUDA = {
     (INTRA, "full_t2049_float32"): (
         _on_cuda("Aqk", "G3 scaled max", 1.4e-4, 9.27e-5, common.SHORT_OF_FP32),
     ),
+}
+
+# Compiled for Ascend and simulated, see cases.NPU.
+_ON_NPUS = {
+    FWD: (
+        "example",
+        "t1",
+        "t65",
+        "k100_v60",
+        "k128",
+        "k256_v32",
+        "fp32",
+        "packed_empty",
+        "bounded",
+        "everything",
+        "masked_tokens",
+        "no_initial_state",
+    ),
+    TRAIN: ("t65", "everything"),
+    INTRA: ("example", "t65", "k100_v60", "fp32", "packed_empty", "masked_tokens"),
 }
 
 _LOGITS = {"beta": dist.Normal(0, 2)}
@@ -103,6 +123,8 @@ def _row(
         }
     if op == TRAIN:
         tensors |= {"do": (of_value, dtype), "dht": states}
+    if name in _ON_NPUS[op]:
+        tags = NPU
     drawn = {**(_LONG if l2norm else {}), **(_LOGITS if logits else {}), **(values or {})}
     return common.row(
         op, name, tensors, style, attributes, drawn, layout, tags, _ON_CUDA.get((op, name), ())

@@ -70,6 +70,11 @@ def launch_count(problem: problem_lib.Problem, backend: str, cores: int) -> int:
     return len(make_plan(problem, backend, cores).kernels)
 
 
+def intra_launch_count(problem: problem_lib.Problem, backend: str, cores: int) -> int:
+    """Of a call of chunk_kda_fwd_intra."""
+    return len(make_intra_plan(problem, backend, cores).kernels)
+
+
 def workspace_bytes(problem: problem_lib.Problem, backend: str, cores: int) -> int:
     """Device bytes that a call of chunk_kda_fwd needs beside its results, see plan.py."""
     return plan_lib.workspace_of(problem, backend, make_plan(problem, backend, cores))
