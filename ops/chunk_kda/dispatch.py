@@ -636,7 +636,12 @@ def register(
 
     for key in ("CPU", "CUDA", "PrivateUse1"):  # PrivateUse1 is torch_npu's
         _LIBRARY.impl(op, by_name(run), key)
-    torch.library.register_fake(f"ascend_ops::{op}", by_name(fake), lib=_LIBRARY)
+
+    def shapes_only(**arguments: Any) -> Any:
+        # While pretending, tensors on `meta` stand for a device's: what is launched is the point.
+        return (run if backend_lib.pretending() else fake)(**arguments)
+
+    torch.library.register_fake(f"ascend_ops::{op}", by_name(shapes_only), lib=_LIBRARY)
     if autograd is not None:
         setup, backward = autograd
         torch.library.register_autograd(
