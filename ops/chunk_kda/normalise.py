@@ -63,13 +63,9 @@ def l2norm(
         rows = tl.minimum(T - first, ROWS).to(tl.int32)
         row = (b * T + first) * H + h
         at = b * q_stride_b + first * Q_STRIDE_T + h * q_stride_h
-        _normalise(
-            q_ptr, q_out_ptr, q_rstd_ptr, at, row, rows, lane_t, lane_k, H, K, Q_STRIDE_T
-        )
+        _normalise(q_ptr, q_out_ptr, q_rstd_ptr, at, row, rows, lane_t, lane_k, H, K, Q_STRIDE_T)
         at = b * k_stride_b + first * K_STRIDE_T + h * k_stride_h
-        _normalise(
-            k_ptr, k_out_ptr, k_rstd_ptr, at, row, rows, lane_t, lane_k, H, K, K_STRIDE_T
-        )
+        _normalise(k_ptr, k_out_ptr, k_rstd_ptr, at, row, rows, lane_t, lane_k, H, K, K_STRIDE_T)
 
 
 @triton.jit

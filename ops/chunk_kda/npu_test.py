@@ -123,9 +123,7 @@ class NpuTest(parameterized.TestCase):
     )
     def test_intra(self, architecture, sizes):
         x = calls.intra(**sizes)
-        found, _ = _run(
-            fwd_contract.check_intra, fwd_plan.make_intra_plan, x, architecture, _INTRA
-        )
+        found, _ = _run(fwd_contract.check_intra, fwd_plan.make_intra_plan, x, architecture, _INTRA)
         self.assert_close(found, calls.golden_intra(x))
 
 

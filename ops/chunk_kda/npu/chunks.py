@@ -162,9 +162,7 @@ def score_chunk(
         store_tile(Aqk_ptr + row * C, aqk, rows, lane_t, lane_c, 0, C, HV * C, True)
         beta = load_rows(beta_base, rows, lane_c, BETA_STRIDE_T)[None, :]
         system = sums * (lower - 1.0) * beta
-        tl.store(
-            system_ptr + tile * (C * C) + lane_t[:, None] * C + lane_c[None, :], system
-        )
+        tl.store(system_ptr + tile * (C * C) + lane_t[:, None] * C + lane_c[None, :], system)
 
 
 @triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks"])

@@ -112,6 +112,4 @@ def output_states(
             state = state * power_of_2(g_last)[:, None]
             state += tl.dot(tl.trans(kg), v_new, input_precision="ieee")
         if HAS_FINAL_STATE:
-            store_tile(
-                final_state_ptr + state_at, state, K, rows_k, lane_v, first_v, V, V, FULL_V
-            )
+            store_tile(final_state_ptr + state_at, state, K, rows_k, lane_v, first_v, V, V, FULL_V)
