@@ -15,13 +15,28 @@ def _on_cuda(output: str, gate: str, limit: float, measured: float, reason: str)
     return cases.Waiver(output, gate, limit, measured, "2026-12-01", reason, ("cuda",))
 
 
+def _on_npus(output: str, gate: str, limit: float, measured: float, reason: str) -> cases.Waiver:
+    return cases.Waiver(output, gate, limit, measured, "2026-12-01", reason, common.NPUS)
+
+
 _FEW_SUMS = "Few sums that cancel, as in chunk_kda_bwd's slice_softplus."
-_ON_CUDA = {
+_WAIVERS = {
     (FWD, "full_gate_5_float32"): (
         _on_cuda("final_state", "G2 worst block", 1.5e-5, 1.01e-5, common.SHORT_OF_FP32),
         _on_cuda("final_state", "G3 scaled max", 3.2e-5, 2.09e-5, common.SHORT_OF_FP32),
     ),
-    (TRAIN, "everything"): (_on_cuda("dA_log", "G1 norm", 2.5e-3, 1.683e-3, _FEW_SUMS),),
+    (TRAIN, "everything"): (
+        _on_cuda("dA_log", "G1 norm", 2.5e-3, 1.683e-3, _FEW_SUMS),
+        # Twice what r reaches.
+        _on_npus(
+            "dg",
+            "G2 worst block",
+            0.0286,
+            0.02342,
+            "The block is what is left of sums over its chunk that cancel; kernels for NPUs round "
+            "elsewhere than r.",
+        ),
+    ),
     (TRAIN, "everything_fp32"): (
         _on_cuda("dA_log", "G1 norm", 5.4e-6, 3.598e-6, _FEW_SUMS),
         _on_cuda("dA_log", "G2 worst block", 5.4e-6, 3.598e-6, _FEW_SUMS),
@@ -127,7 +142,7 @@ def _row(
         tags = NPU
     drawn = {**(_LONG if l2norm else {}), **(_LOGITS if logits else {}), **(values or {})}
     return common.row(
-        op, name, tensors, style, attributes, drawn, layout, tags, _ON_CUDA.get((op, name), ())
+        op, name, tensors, style, attributes, drawn, layout, tags, _WAIVERS.get((op, name), ())
     )
 
 
