@@ -102,14 +102,14 @@ def output_states(
                 FILL,
             ).to(tl.float32)
             x = tl.dot(ke, before, input_precision="ieee")
+            o = tl.dot(qg, before, input_precision="ieee")
             z = ((v - x) * beta[:, None]).to(DTYPE)
             v_new = tl.dot(akk, z, input_precision="ieee")
             # Rows that a product did not compute are not zero.
             v_new = tl.where((lane_t < rows)[:, None], v_new, 0.0).to(DTYPE)
-            o = tl.dot(qg, before, input_precision="ieee")
+            written = tl.dot(tl.trans(kg), v_new, input_precision="ieee")
+            state = state * power_of_2(g_last)[:, None] + written
             o = tl.dot(aqk, v_new, o, input_precision="ieee")
             store_tile(o_ptr + row * V, o, rows, lane_t, lane_v, first_v, V, HV * V, FULL_V)
-            state = state * power_of_2(g_last)[:, None]
-            state += tl.dot(tl.trans(kg), v_new, input_precision="ieee")
         if HAS_FINAL_STATE:
             store_tile(final_state_ptr + state_at, state, K, rows_k, lane_v, first_v, V, V, FULL_V)
