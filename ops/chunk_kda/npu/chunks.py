@@ -9,6 +9,7 @@ import triton.language as tl
 
 from ops.chunk_kda.npu.tile import (
     decay,
+    level_exponents,
     load_last_row,
     load_matrix,
     load_rows,
@@ -17,13 +18,6 @@ from ops.chunk_kda.npu.tile import (
     store_tile,
 )
 from ops.chunk_kda.tile import dense_or_packed_chunk
-
-
-@triton.jit
-def _exponents(anchors_ptr, g, level, lane_t, lane_c, C: tl.constexpr):
-    """Of a level's factors F."""
-    anchors = load_matrix(anchors_ptr + level * (C * C), lane_t, lane_c, C)
-    return tl.dot(anchors, g, input_precision="ieee")
 
 
 @triton.jit
@@ -37,8 +31,8 @@ def _operands(exponents, upper_ptr, q, k, level, lane_t, C: tl.constexpr, DTYPE:
 
 
 @triton.jit
-def _product(z, x, pairs_ptr, level, lane_t, lane_c, C: tl.constexpr):
-    pairs = load_matrix(pairs_ptr + level * (C * C), lane_t, lane_c, C).to(tl.float32)
+def _product(z, x, pairs_ptr, level, at, C: tl.constexpr):
+    pairs = tl.load(pairs_ptr + level * C * C + at).to(tl.float32)
     return tl.dot(z, tl.trans(x), input_precision="ieee") * pairs
 
 
@@ -104,6 +98,7 @@ def score_chunk(
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)
     lane_k = tl.arange(0, BLOCK_K)
+    at = lane_t[:, None] * C + lane_c[None, :]
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
         hv64 = tl.cast(task % HV, tl.int64)
         h64 = tl.cast(task % HV // GROUP, tl.int64)
@@ -130,17 +125,17 @@ def score_chunk(
                 for pair in range(0, LEVELS // 2):
                     # What waits for nothing comes first, then all operands leave the vector cores
                     # before the first product is waited for.
-                    e0 = _exponents(anchors_ptr, g, 2 * pair, lane_t, lane_c, C)
-                    e1 = _exponents(anchors_ptr, g, 2 * pair + 1, lane_t, lane_c, C)
+                    e0 = level_exponents(anchors_ptr, g, 2 * pair, at, C)
+                    e1 = level_exponents(anchors_ptr, g, 2 * pair + 1, at, C)
                     z0, x0 = _operands(e0, upper_ptr, q, k, 2 * pair, lane_t, C, DTYPE)
                     z1, x1 = _operands(e1, upper_ptr, q, k, 2 * pair + 1, lane_t, C, DTYPE)
-                    sums += _product(z0, x0, pairs_ptr, 2 * pair, lane_t, lane_c, C)
-                    sums += _product(z1, x1, pairs_ptr, 2 * pair + 1, lane_t, lane_c, C)
+                    sums += _product(z0, x0, pairs_ptr, 2 * pair, at, C)
+                    sums += _product(z1, x1, pairs_ptr, 2 * pair + 1, at, C)
             if ALONE < LEVELS:
                 for level in range(ALONE, LEVELS):
-                    e0 = _exponents(anchors_ptr, g, level, lane_t, lane_c, C)
+                    e0 = level_exponents(anchors_ptr, g, level, at, C)
                     z0, x0 = _operands(e0, upper_ptr, q, k, level, lane_t, C, DTYPE)
-                    sums += _product(z0, x0, pairs_ptr, level, lane_t, lane_c, C)
+                    sums += _product(z0, x0, pairs_ptr, level, at, C)
             e = power_of_2(g)
             g_last = load_last_row(g_base, rows, lane_k, first_k, width, G_STRIDE_T)
             kg = k * decay(g_last[None, :] - g)
@@ -150,11 +145,11 @@ def score_chunk(
                 tl.store(ke_ptr + out, (k * e).to(DTYPE))
                 tl.store(kg_ptr + out, kg.to(DTYPE))
             else:
-                at = row * K
-                store_tile(kg_ptr + at, kg, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K)
+                out = row * K
+                store_tile(kg_ptr + out, kg, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K)
                 if HAS_QG:
                     store_tile(
-                        qg_ptr + at, q * e, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K
+                        qg_ptr + out, q * e, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K
                     )
         sums += load_matrix(diagonal_ptr, lane_t, lane_c, C) * on[:, None]
         lower = load_matrix(lower_ptr, lane_t, lane_c, C)
@@ -162,7 +157,7 @@ def score_chunk(
         store_tile(Aqk_ptr + row * C, aqk, rows, lane_t, lane_c, 0, C, HV * C, True)
         beta = load_rows(beta_base, rows, lane_c, BETA_STRIDE_T)[None, :]
         system = sums * (lower - 1.0) * beta
-        tl.store(system_ptr + tile * (C * C) + lane_t[:, None] * C + lane_c[None, :], system)
+        tl.store(system_ptr + tile * (C * C) + at, system)
 
 
 @triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks"])
