@@ -112,6 +112,17 @@ class NpuTest(parameterized.TestCase):
         for kernel in plan.kernels[1:3]:
             self.assertEqual(kernel.num_tasks, plan.workspace["ke"].shape[0] * x["v"].shape[2])
 
+    @parameterized.parameters(*npu_plan.BACKENDS)
+    def test_a_bad_query_is_one_token_s(self, architecture):
+        x = calls.fwd()
+        expected, _ = _run(fwd_contract.check_fwd, fwd_plan.make_plan, x, architecture, _FWD)
+        x["q"][:, 9] = torch.nan
+        found, _ = _run(fwd_contract.check_fwd, fwd_plan.make_plan, x, architecture, _FWD)
+        self.assertTrue(found["o"][:, 9].isnan().all())
+        found["o"][:, 9] = expected["o"][:, 9]
+        for name, result in found.items():
+            self.assertTrue(torch.equal(result, expected[name]), name)
+
     @parameterized.product(
         architecture=npu_plan.BACKENDS,
         sizes=(

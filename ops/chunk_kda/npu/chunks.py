@@ -26,14 +26,14 @@ def _operands(exponents, upper_ptr, q, k, level, lane_t, C: tl.constexpr, DTYPE:
     f = decay(exponents)
     upper = tl.load(upper_ptr + level * C + lane_t)[:, None]
     x = (f * k).to(DTYPE)
-    z = (f * (q * upper + k * (1.0 - upper))).to(DTYPE)
+    z = (f * tl.where(upper > 0.0, q, k)).to(DTYPE)
     return z, x
 
 
 @triton.jit
 def _product(z, x, pairs_ptr, level, at, C: tl.constexpr):
     pairs = tl.load(pairs_ptr + level * C * C + at).to(tl.float32)
-    return tl.dot(z, tl.trans(x), input_precision="ieee") * pairs
+    return tl.where(pairs > 0.0, tl.dot(z, tl.trans(x), input_precision="ieee"), 0.0)
 
 
 @triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks", "width"])
@@ -153,10 +153,10 @@ def score_chunk(
                     )
         sums += load_matrix(diagonal_ptr, lane_t, lane_c, C) * on[:, None]
         lower = load_matrix(lower_ptr, lane_t, lane_c, C)
-        aqk = sums * lower * scale
+        aqk = tl.where(lower > 0.0, sums, 0.0) * scale
         store_tile(Aqk_ptr + row * C, aqk, rows, lane_t, lane_c, 0, C, HV * C, True)
         beta = load_rows(beta_base, rows, lane_c, BETA_STRIDE_T)[None, :]
-        system = sums * (lower - 1.0) * beta
+        system = tl.where(lower > 0.0, 0.0, sums) * beta * -1.0
         tl.store(system_ptr + tile * (C * C) + at, system)
 
 
