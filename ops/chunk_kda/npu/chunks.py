@@ -151,8 +151,9 @@ def score_chunk(
                     store_tile(
                         qg_ptr + out, q * e, rows, lane_t, lane_k, first_k, width, HV * K, FULL_K
                     )
-        sums += load_matrix(diagonal_ptr, lane_t, lane_c, C) * on[:, None]
+        sums = tl.where(load_matrix(diagonal_ptr, lane_t, lane_c, C) > 0.0, on[:, None], sums)
         lower = load_matrix(lower_ptr, lane_t, lane_c, C)
+        # Chosen, not multiplied by 0 or 1: a q that is no number reaches no other token.
         aqk = tl.where(lower > 0.0, sums, 0.0) * scale
         store_tile(Aqk_ptr + row * C, aqk, rows, lane_t, lane_c, 0, C, HV * C, True)
         beta = load_rows(beta_base, rows, lane_c, BETA_STRIDE_T)[None, :]
