@@ -2,7 +2,7 @@
 
 The tiles are what fits 192 KiB (arch32) and 256 KiB (arch35) of a vector core's memory; an
 architecture's two vector cores share a tile's rows on arch32, on arch35 one holds all of them.
-records/2026-11-30_npu.md compares the choices.
+records/2026-11-30_npu.md and 2026-12-01_npu.md compare the choices.
 """
 
 import dataclasses
