@@ -9,7 +9,7 @@ from torch.autograd import graph
 from ops import chunk_kda
 from ops.chunk_kda import fwd_reference, training
 from ops.chunk_kda import test_calls as calls
-from ops.common import launch
+from ops.common import backend, launch
 
 _HALF = torch.float16
 # In fp32 nothing hides behind 16-bit rounding.
@@ -271,6 +271,18 @@ class GraphTest(_TestCase):
             self.assert_same(_found(x), expected)
         self.assertEqual(launches[0].name, "l2norm")
         self.assertEqual(launches[-1].name, "l2norm_backward")
+
+    @parameterized.parameters(backend.NPU_ARCH32, backend.NPU_ARCH35)
+    def test_planned_for_npus(self, name):
+        x = calls.fwd(t=20, dtype=_HALF, use_qk_l2norm_in_kernel=True)
+        meta = {n: v.to("meta") if isinstance(v, torch.Tensor) else v for n, v in x.items()}
+        with backend.pretend(name, 24), launch.record() as launches:
+            for gradient in _through(chunk_kda.chunk_kda, meta, _cotangents(x)).values():
+                self.assertTrue(gradient.is_meta)
+        forward = ["l2norm", "cumulative_gate", "score_chunk", "solve_chunk", "output_states"]
+        backward = ["decayed", "forward_states", "reverse_states", "level_scores"]
+        backward += ["level_gradients", "l2norm_backward"]
+        self.assertEqual([each.name for each in launches], forward + backward)
 
     @parameterized.parameters(_HALF, torch.bfloat16)
     def test_autocast(self, dtype):

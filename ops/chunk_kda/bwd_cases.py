@@ -107,9 +107,6 @@ def _bwd(
 # r rounds where the kernels for GPUs do, those for NPUs round elsewhere, and less often (see
 # same_precision.py): over all rows the errors of dq, dk and dv are 0.85 to 1.03 times r's (six fp16
 # cases). Where one or a few numbers decide, two such errors are two draws.
-_NPUS = ("npu-arch32", "npu-arch35", "npu-arch32-sim", "npu-arch35-sim")
-
-
 def _npu_waiver(output: str, gate: str, limit: float, measured: float, why: str) -> cases.Waiver:
     return cases.Waiver(
         output=output,
@@ -118,7 +115,7 @@ def _npu_waiver(output: str, gate: str, limit: float, measured: float, why: str)
         measured=measured,
         date="2026-11-30",
         reason=why,
-        devices=_NPUS,
+        devices=common.NPUS,
     )
 
 

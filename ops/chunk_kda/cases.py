@@ -29,6 +29,8 @@ SHORT_OF_FP32 = (
 # about 7 a call with up to half a minute of compiling each; the cases with this tag share most of
 # theirs, and every path of the plan is among them.
 NPU = ("ci", "npu")
+# Where waivers for the kernels for NPUs hold.
+NPUS = ("npu-arch32", "npu-arch35", "npu-arch32-sim", "npu-arch35-sim")
 
 # B, T, H, HV, K, V
 Sizes = tuple[int, int, int, int, int, int]

@@ -21,8 +21,10 @@ from ops.chunk_kda import (
 )
 from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import problem as problem_lib
+from ops.chunk_kda.npu import chunks as npu_chunks
 from ops.chunk_kda.npu import decayed as npu_decayed
 from ops.chunk_kda.npu import finalize as npu_finalize
+from ops.chunk_kda.npu import output as npu_output
 from ops.chunk_kda.npu import scans as npu_scans
 from ops.chunk_kda.npu import scores as npu_scores
 from ops.chunk_kda.npu import tables as npu_tables
@@ -50,6 +52,10 @@ _KERNELS = {
     npu_plan.GATE_BACKWARD: gate.gate_backward,
     npu_plan.WY_CHUNK: npu_wy.wy_chunk,
     npu_plan.WY_DQKG: npu_wy.wy_dqkg,
+    npu_plan.SCORE_CHUNK: npu_chunks.score_chunk,
+    npu_plan.SOLVE_CHUNK: npu_chunks.solve_chunk,
+    npu_plan.WU_CHUNK: npu_chunks.wu_chunk,
+    npu_plan.OUTPUT: npu_output.output_states,
 }
 
 
@@ -630,7 +636,12 @@ def register(
 
     for key in ("CPU", "CUDA", "PrivateUse1"):  # PrivateUse1 is torch_npu's
         _LIBRARY.impl(op, by_name(run), key)
-    torch.library.register_fake(f"ascend_ops::{op}", by_name(fake), lib=_LIBRARY)
+
+    def shapes_only(**arguments: Any) -> Any:
+        # While pretending, tensors on `meta` stand for a device's: what is launched is the point.
+        return (run if backend_lib.pretending() else fake)(**arguments)
+
+    torch.library.register_fake(f"ascend_ops::{op}", by_name(shapes_only), lib=_LIBRARY)
     if autograd is not None:
         setup, backward = autograd
         torch.library.register_autograd(

@@ -93,8 +93,8 @@ def chunk_kda(
         TypeError, ValueError: an argument violates the above; the message names it, what it got and
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
-        NotImplementedError: a device without an implementation, Ascend's among them; an option that
-            FLA has and this function has not; a second derivative.
+        NotImplementedError: a device without an implementation; an option that FLA has and this
+            function has not; a second derivative.
     """
     checks.check_options(fwd_contract.FORWARD, options, fwd_contract.OPTIONS)
     checks.check_bool("use_qk_l2norm_in_kernel", use_qk_l2norm_in_kernel)

@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from torch._subclasses import fake_tensor
 
 from ops import chunk_kda
-from ops.chunk_kda import contract, forward, fwd_contract, fwd_plan, fwd_reference
+from ops.chunk_kda import contract, forward, fwd_contract, fwd_plan
 from ops.chunk_kda import test_calls as calls
 from ops.common import backend, launch
 from testing import guard, unit
@@ -17,23 +17,6 @@ _HALF = torch.float16
 # In fp32 nothing hides behind 16-bit rounding: the worst measured here is 2^-20.9.
 _LIMIT = 2.0**-19
 _REPEATS = 50 if unit.DEVICE.is_accelerator else 3  # the interpreter has one schedule anyway
-_INTRA = ("w", "u", "qg", "kg", "Aqk", "Akk")
-
-
-def _intra(**options):
-    """Arguments of chunk_kda_fwd_intra."""
-    x = calls.wy(**options)
-    return {
-        name: x[name] for name in ("q", "k", "v", "beta", "scale", "cu_seqlens", "chunk_size")
-    } | {
-        "gk": x["g"],
-        "disable_recompute": True,
-    }
-
-
-def _call_intra(arguments):
-    results = chunk_kda.chunk_kda_fwd_intra(**calls.on_device(arguments))
-    return dict(zip(_INTRA, results, strict=True))
 
 
 class _TestCase(parameterized.TestCase):
@@ -63,8 +46,8 @@ class ValuesTest(_TestCase):
         for chunk_size in (32, 64):
             x = calls.fwd(**sizes, chunk_size=chunk_size)
             self.assert_close(calls.call_fwd(x), calls.golden_fwd(x))
-            x = _intra(**sizes, chunk_size=chunk_size)
-            self.assert_close(_call_intra(x), _golden_intra(x))
+            x = calls.intra(**sizes, chunk_size=chunk_size)
+            self.assert_close(calls.call_intra(x), calls.golden_intra(x))
 
     @parameterized.product(gate=("given", "softplus", "bounded"), states=(False, True))
     def test_optional_arguments(self, gate, states):
@@ -142,14 +125,14 @@ class ValuesTest(_TestCase):
             found = calls.call_fwd(x)
             self.assertEqual((found["o"].dtype, found["final_state"].dtype), (dtype, torch.float32))
             self.assert_close(found, calls.golden_fwd(x), limit)
-            x = _intra(dtype=dtype)
-            found = _call_intra(x)
+            x = calls.intra(dtype=dtype)
+            found = calls.call_intra(x)
             self.assertEqual({result.dtype for result in found.values()}, {dtype})
-            self.assert_close(found, _golden_intra(x), limit)
+            self.assert_close(found, calls.golden_intra(x), limit)
 
     def test_scores_are_lower_triangular(self):
         for chunk_size in (32, 64):
-            found = _call_intra(_intra(chunk_size=chunk_size, dtype=_HALF))
+            found = calls.call_intra(calls.intra(chunk_size=chunk_size, dtype=_HALF))
             row = torch.arange(70, device=calls.DEVICE)[:, None] % chunk_size
             column = torch.arange(chunk_size, device=calls.DEVICE)
             for name in ("Aqk", "Akk"):
@@ -171,12 +154,6 @@ class ValuesTest(_TestCase):
         )
         for mine, theirs in (("G", "g"), ("Aqk", "Aqk"), ("Akk", "Akk")):
             self.assertLess(calls.distance(results[mine], kept[theirs]), _LIMIT, mine)
-
-
-def _golden_intra(x):
-    wide = {n: v.double() if torch.is_floating_point(v) else v for n, v in x.items() if _is(v)}
-    results = fwd_reference.golden_intra(**(x | wide))
-    return dict(zip(_INTRA, results, strict=True))
 
 
 def _is(value):
@@ -226,10 +203,10 @@ class ProbesTest(_TestCase):
         expected = calls.call_fwd(x)
         self.assertTrue(torch.equal(found["o"].view(expected["o"].shape), expected["o"]))
         self.assertTrue(torch.equal(found["final_state"], expected["final_state"]))
-        x = _intra(b=2, dtype=_HALF)
+        x = calls.intra(b=2, dtype=_HALF)
         flat = {n: v.flatten(0, 1)[None] for n, v in x.items() if _is(v)}
-        found = _call_intra(x | flat | {"cu_seqlens": torch.tensor([0, 70, 140])})
-        for name, result in _call_intra(x).items():
+        found = calls.call_intra(x | flat | {"cu_seqlens": torch.tensor([0, 70, 140])})
+        for name, result in calls.call_intra(x).items():
             self.assertTrue(torch.equal(found[name].view(result.shape), result), name)
 
     def test_a_sequence_in_two_halves(self):
@@ -252,7 +229,7 @@ class ProbesTest(_TestCase):
     @parameterized.parameters(torch.float32, _HALF)
     def test_rows_of_no_sequence(self, dtype):
         bounds = (0, 17, 17, 81)
-        for make, call in ((calls.fwd, calls.call_fwd), (_intra, _call_intra)):
+        for make, call in ((calls.fwd, calls.call_fwd), (calls.intra, calls.call_intra)):
             x = make(t=100, dtype=dtype, cu_seqlens=bounds)
             expected = call({k: v[:, :81] if _of_tokens(k) else v for k, v in x.items()})
             for name, value in x.items():
@@ -283,8 +260,8 @@ class ProbesTest(_TestCase):
         found = calls.call_fwd(x | {"initial_state": None})
         self.assertEqual(found["final_state"].shape, x["initial_state"].shape)
         self.assertFalse(found["final_state"].any())
-        x = _intra(**sizes)
-        for name, result in _call_intra(x).items():
+        x = calls.intra(**sizes)
+        for name, result in calls.call_intra(x).items():
             self.assertEqual(result.shape[:3], x["v"].shape[:3], name)
             self.assertFalse(result.any(), name)
 
@@ -418,16 +395,6 @@ class LaunchTest(_TestCase):
         for line, each in zip(text.splitlines(), launches, strict=False):
             self.assertStartsWith(line, f"{each.name}: ")
 
-    @parameterized.parameters(backend.NPU_ARCH32, backend.NPU_ARCH35)
-    def test_no_npu(self, name):
-        meta = {n: v.to("meta") if _is(v) else v for n, v in calls.fwd(t=5).items()}
-        with backend.pretend(name, 24):
-            for norms in (False, True):
-                with self.assertRaisesRegex(
-                    NotImplementedError, f"no kernels for '{name}'; implemented are cpu-ref"
-                ):
-                    chunk_kda.chunk_kda(**meta, use_qk_l2norm_in_kernel=norms)
-
 
 class ArgumentsTest(_TestCase):
     def test_signatures(self):
@@ -510,7 +477,7 @@ class ArgumentsTest(_TestCase):
             TypeError, "^k: got dtype torch.bfloat16, allowed: torch.float"
         ):
             chunk_kda.chunk_kda(**(x | {"k": x["k"].bfloat16()}), use_qk_l2norm_in_kernel=True)
-        x = calls.on_device(_intra(t=5, dtype=_HALF))
+        x = calls.on_device(calls.intra(t=5, dtype=_HALF))
         for changes, kind, message in (
             ({"gk": x["gk"][:, :4]}, ValueError, r"^gk: got shape \[1, 4, 2, 32\], allowed: "),
             ({"beta": None}, TypeError, "^beta: got NoneType, allowed: torch.Tensor"),
@@ -547,12 +514,12 @@ class ArgumentsTest(_TestCase):
         self.assertTrue(torch.equal(o, expected["o"]))
 
     def test_qg_is_optional(self):
-        x = _intra(t=5, dtype=_HALF)
-        expected = _call_intra(x)
+        x = calls.intra(t=5, dtype=_HALF)
+        expected = calls.call_intra(x)
         x["disable_recompute"] = False
         for watched in (False, True):
             with launch.record() if watched else torch.no_grad():
-                found = _call_intra(x)
+                found = calls.call_intra(x)
             self.assertIsNone(found["qg"])
             for name in ("w", "u", "kg", "Aqk", "Akk"):
                 self.assertTrue(torch.equal(found[name], expected[name]), name)
@@ -575,7 +542,7 @@ class ArgumentsTest(_TestCase):
 class TorchLibraryTest(_TestCase):
     def test_opcheck_of_intra(self):
         for bounds in (None, (0, 3, 17)):
-            x = calls.on_device(_intra(t=20, dtype=_HALF, cu_seqlens=bounds))
+            x = calls.on_device(calls.intra(t=20, dtype=_HALF, cu_seqlens=bounds))
             x["cu_seqlens"] = None if bounds is None else list(bounds)
             torch.library.opcheck(torch.ops.ascend_ops.chunk_kda_fwd_intra.default, (), x)
 

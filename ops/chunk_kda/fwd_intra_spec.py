@@ -8,10 +8,12 @@ from ops.chunk_kda.fwd_spec import copied_bytes, drawn, dtype_of, table_bytes
 from testing import cases, spec
 
 
-def launches(case: cases.Case, device: str) -> int:
-    """Two; none when no token belongs to a sequence."""
-    del device
-    return 0 if problem_of(case).empty else 2
+def launches(case: cases.Case, device: str, cores: int | None = None) -> int:
+    """What the plan says; none when no token belongs to a sequence."""
+    from ops.chunk_kda import fwd_plan  # see fwd_spec
+
+    problem = problem_of(case)
+    return 0 if problem.empty else fwd_plan.intra_launch_count(problem, device, cores or 1)
 
 
 def workspace_bytes(case: cases.Case, device: str, cores: int | None = None) -> int:

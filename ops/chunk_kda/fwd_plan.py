@@ -12,8 +12,10 @@ def make_plan(
     problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None = None
 ) -> Plan:
     """Plans the launches of chunk_kda_fwd for a problem that is not empty; see plan.make_plan."""
+    if backend in npu_plan.BACKENDS:
+        return npu_plan.make_fwd_plan(problem, backend, cores, max_programs)
     p = problem
-    maker = _maker(problem, backend, cores, max_programs)
+    maker = plan_lib.Maker(problem, backend, cores, max_programs)
     flags = {"HAS_H0": p.has_initial_state, "HAS_FINAL_STATE": p.has_final_state}
     kernels = (
         maker.cumulative_gate(gate_constants(problem)),
@@ -44,8 +46,10 @@ def make_intra_plan(
     problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None = None
 ) -> Plan:
     """The same for chunk_kda_fwd_intra."""
+    if backend in npu_plan.BACKENDS:
+        return npu_plan.make_intra_plan(problem, backend, cores, max_programs)
     p = problem
-    maker = _maker(problem, backend, cores, max_programs)
+    maker = plan_lib.Maker(problem, backend, cores, max_programs)
     kernels = (maker.pair_scores(not p.recompute, False), maker.solve(True))
     rows = (p.B, p.T, p.HV)
 
@@ -65,6 +69,11 @@ def launch_count(problem: problem_lib.Problem, backend: str, cores: int) -> int:
     return len(make_plan(problem, backend, cores).kernels)
 
 
+def intra_launch_count(problem: problem_lib.Problem, backend: str, cores: int) -> int:
+    """Of a call of chunk_kda_fwd_intra."""
+    return len(make_intra_plan(problem, backend, cores).kernels)
+
+
 def workspace_bytes(problem: problem_lib.Problem, backend: str, cores: int) -> int:
     """Device bytes that a call of chunk_kda_fwd needs beside its results, see plan.py."""
     return plan_lib.workspace_of(problem, backend, make_plan(problem, backend, cores))
@@ -73,19 +82,3 @@ def workspace_bytes(problem: problem_lib.Problem, backend: str, cores: int) -> i
 def intra_workspace_bytes(problem: problem_lib.Problem, backend: str, cores: int) -> int:
     """The same for chunk_kda_fwd_intra."""
     return plan_lib.workspace_of(problem, backend, make_intra_plan(problem, backend, cores))
-
-
-def check_backend(backend: str) -> None:
-    """Raises NotImplementedError where the forward has no kernels."""
-    if backend in npu_plan.BACKENDS:
-        raise NotImplementedError(
-            f"chunk_kda's forward: no kernels for {backend!r}; implemented are "
-            f"{plan_lib.CPU_REFERENCE}, {plan_lib.CUDA}"
-        )
-
-
-def _maker(
-    problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None
-) -> plan_lib.Maker:
-    check_backend(backend)
-    return plan_lib.Maker(problem, backend, cores, max_programs)

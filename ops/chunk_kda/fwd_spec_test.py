@@ -4,6 +4,7 @@ import sys
 
 from absl.testing import absltest, parameterized
 
+from ops.chunk_kda import cases as common
 from ops.chunk_kda import fwd_intra_spec, fwd_spec, train_spec
 from testing import cases
 
@@ -66,6 +67,27 @@ class CasesTest(parameterized.TestCase):
         self.assertContainsSubset({"slice", "permuted"}, layouts)
         self.assertTrue(any(h < hv for _, _, h, hv, *_ in map(_sizes, chosen)))
 
+    @parameterized.parameters((fwd_spec, 12), (fwd_intra_spec, 6), (train_spec, 2))
+    def test_on_npus(self, spec, count):
+        chosen = cases.select(list(spec.SPEC.cases), ["npu"])
+        self.assertLen(chosen, count)
+        for case in chosen:
+            self.assertIn("ci", case.tags)
+
+    def test_what_is_covered_on_npus(self):
+        chosen = cases.select(list(_FWD.values()), ["npu"])
+        _, t, heads, value_heads, k_dim, v_dim = zip(*map(_sizes, chosen), strict=True)
+        self.assertContainsSubset({1, 65, 128}, t)
+        self.assertContainsSubset({64, 100, 128, 256}, k_dim)
+        self.assertContainsSubset({60, 64, 128}, v_dim)
+        self.assertNotEqual(heads, value_heads)
+        self.assertEqual({c.attributes["chunk_size"] for c in chosen}, {32, 64})
+        self.assertLen({c.tensors["q"].dtype for c in chosen}, 3)
+        problems = [fwd_spec.problem_of(case) for case in chosen]
+        self.assertEqual({p.gate for p in problems}, {"given", "softplus", "bounded"})
+        self.assertEqual({p.has_initial_state for p in problems}, {True, False})
+        self.assertIn(common.PACKINGS[2], {c.attributes["cu_seqlens"] for c in chosen})
+
     def test_performance_shapes(self):
         for table in (_FWD, _INTRA, _TRAIN):
             perf = cases.select(list(table.values()), ["perf"])
@@ -112,8 +134,9 @@ class SpecTest(absltest.TestCase):
         self.assertEqual(count(train_spec, _TRAIN, "example"), 10)
         self.assertEqual(count(train_spec, _TRAIN, "everything"), 13)
         self.assertEqual(count(train_spec, _TRAIN, "packed_nothing"), 0)
-        self.assertEqual(fwd_intra_spec.launches(_INTRA["example"], "cpu-reference"), 2)
-        self.assertEqual(fwd_intra_spec.launches(_INTRA["no_tokens"], "cpu-reference"), 0)
+        self.assertEqual(count(fwd_intra_spec, _INTRA, "example"), 2)
+        self.assertEqual(count(fwd_intra_spec, _INTRA, "no_tokens"), 0)
+        self.assertEqual(fwd_intra_spec.launches(_INTRA["example"], "npu-arch32", 24), 3)
 
     def test_workspace(self):
         rows = 128 * 4

@@ -8,8 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
-from ops.chunk_kda import dispatch, fwd_plan
+from ops.chunk_kda import dispatch
 from ops.chunk_kda.plan_types import ceil_div, check_tasks, next_power_of_two
+from ops.chunk_kda.tile import load_tile, store_tile
 from ops.common import backend as backend_lib
 from ops.common import checks
 from ops.common import launch as launch_lib
@@ -18,26 +19,18 @@ OP = "chunk_kda_l2norm"
 
 EPSILON = tl.constexpr(1e-6)
 _ROWS = 32  # of a task
+_LEAST_BLOCK = 32  # columns of a tile: arch35's compiler (1.2.0) crashes on 16
 
 
 @triton.jit
-def _load_rows(ptr, lane_r, lane_k, count, T, H, K, stride_b, stride_t, stride_h):
-    """[ROWS, BLOCK_K] fp32 of the rows of [B, T, H, K]."""
-    row = lane_r // H
-    b, t, h = (row // T).to(tl.int64), (row % T).to(tl.int64), (lane_r % H).to(tl.int64)
-    at = b * stride_b + t * stride_t + h * stride_h
-    mask = (lane_r < count)[:, None] & (lane_k < K)[None, :]
-    return tl.load(ptr + at[:, None] + lane_k[None, :], mask=mask, other=0.0).to(tl.float32)
+def _normalise(x_ptr, y_ptr, rstd_ptr, at, row, rows, lane_t, lane_k, H, K, STRIDE_T: tl.constexpr):
+    x = load_tile(x_ptr + at, rows, lane_t, lane_k, K, STRIDE_T).to(tl.float32)
+    rstd = 1.0 / tl.sqrt(tl.sum(x * x, 1) + EPSILON)
+    store_tile(y_ptr + row * K, x * rstd[:, None], rows, lane_t, lane_k, K, H * K)
+    tl.store(rstd_ptr + row + lane_t * H, rstd, mask=lane_t < rows)
 
 
-@triton.jit
-def _store_rows(ptr, value, lane_r, lane_k, count, K):
-    mask = (lane_r < count)[:, None] & (lane_k < K)[None, :]
-    ptrs = ptr + lane_r.to(tl.int64)[:, None] * K + lane_k[None, :]
-    tl.store(ptrs, value.to(ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["T", "count", "num_tasks"])
+@triton.jit(do_not_specialize=["T", "num_tasks"])
 def l2norm(
     q_ptr,
     k_ptr,
@@ -46,31 +39,33 @@ def l2norm(
     q_rstd_ptr,
     k_rstd_ptr,
     T,
-    count,
     num_tasks,
     q_stride_b,
-    q_stride_t,
     q_stride_h,
     k_stride_b,
-    k_stride_t,
     k_stride_h,
     H: tl.constexpr,
     K: tl.constexpr,
+    Q_STRIDE_T: tl.constexpr,
+    K_STRIDE_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """q_out, k_out [count, K], q_rstd, k_rstd [count], count = B T H. Task: ROWS rows of both."""
+    """q_out, k_out [B, T, H, K], q_rstd, k_rstd [B, T, H]. Task: (batch, ROWS tokens, head), of
+    both."""
+    lane_t = tl.arange(0, ROWS)
     lane_k = tl.arange(0, BLOCK_K)
+    parts = tl.cdiv(T, ROWS)
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
-        lane_r = task * ROWS + tl.arange(0, ROWS)
-        x = _load_rows(q_ptr, lane_r, lane_k, count, T, H, K, q_stride_b, q_stride_t, q_stride_h)
-        rstd = 1.0 / tl.sqrt(tl.sum(x * x, 1) + EPSILON)
-        _store_rows(q_out_ptr, x * rstd[:, None], lane_r, lane_k, count, K)
-        tl.store(q_rstd_ptr + lane_r, rstd, mask=lane_r < count)
-        x = _load_rows(k_ptr, lane_r, lane_k, count, T, H, K, k_stride_b, k_stride_t, k_stride_h)
-        rstd = 1.0 / tl.sqrt(tl.sum(x * x, 1) + EPSILON)
-        _store_rows(k_out_ptr, x * rstd[:, None], lane_r, lane_k, count, K)
-        tl.store(k_rstd_ptr + lane_r, rstd, mask=lane_r < count)
+        h = tl.cast(task % H, tl.int64)
+        b = tl.cast(task // H // parts, tl.int64)
+        first = tl.cast((task // H) % parts, tl.int64) * ROWS
+        rows = tl.minimum(T - first, ROWS).to(tl.int32)
+        row = (b * T + first) * H + h
+        at = b * q_stride_b + first * Q_STRIDE_T + h * q_stride_h
+        _normalise(q_ptr, q_out_ptr, q_rstd_ptr, at, row, rows, lane_t, lane_k, H, K, Q_STRIDE_T)
+        at = b * k_stride_b + first * K_STRIDE_T + h * k_stride_h
+        _normalise(k_ptr, k_out_ptr, k_rstd_ptr, at, row, rows, lane_t, lane_k, H, K, K_STRIDE_T)
 
 
 @triton.jit
@@ -134,9 +129,12 @@ def normalised(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
     results += [torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) for _ in range(2)]
     names = ("q_out_ptr", "k_out_ptr", "q_rstd_ptr", "k_rstd_ptr")
     args = {"q_ptr": q, "k_ptr": k, **dict(zip(names, results, strict=True)), "T": q.shape[1]}
+    constants = {"H": q.shape[2]}
     for name, x in (("q", q), ("k", k)):
-        args |= {f"{name}_stride_{axis}": x.stride(i) for i, axis in enumerate("bth")}
-    _launch(l2norm, q, args, {"H": q.shape[2]})
+        args |= {f"{name}_stride_b": x.stride(0), f"{name}_stride_h": x.stride(2)}
+        constants[f"{name.upper()}_STRIDE_T"] = x.stride(1)
+    b, t, h, _ = q.shape
+    _launch(l2norm, q, args, constants, b * h * ceil_div(t, _ROWS))
     return *(x.to(q.dtype) for x in results[:2]), *results[2:]
 
 
@@ -154,7 +152,8 @@ def gradients(q, k, q_rstd, k_rstd, dq, dk) -> tuple[torch.Tensor, torch.Tensor]
         "dq_out_ptr": out[0],
         "dk_out_ptr": out[1],
     }
-    _launch(l2norm_backward, q, args, {})
+    args["count"] = q.numel() // max(q.shape[3], 1)
+    _launch(l2norm_backward, q, args, {}, ceil_div(args["count"], _ROWS))
     return out[0].to(q.dtype), out[1].to(q.dtype)
 
 
@@ -164,25 +163,24 @@ def _stored(q: torch.Tensor) -> torch.dtype:
     return torch.float32 if half else q.dtype
 
 
-def _launch(kernel: Any, q: torch.Tensor, args: dict[str, Any], constants: dict[str, int]) -> None:
-    backend = backend_lib.backend_of(q)
-    fwd_plan.check_backend(backend)
-    width = q.shape[3]
-    count = q.numel() // max(width, 1)
-    if count == 0:
+def _launch(
+    kernel: Any, q: torch.Tensor, args: dict[str, Any], constants: dict[str, int], tasks: int
+) -> None:
+    if q.numel() == 0:
         return
-    check_tasks(kernel.__name__, count)
-    tasks = ceil_div(count, _ROWS)
+    check_tasks(kernel.__name__, tasks)
+    backend = backend_lib.backend_of(q)
+    width = q.shape[3]
     with backend_lib.device_guard(q):
         launch_lib.Launch(
             kernel=kernel,
             backend=backend,
             grid=(min(tasks, backend_lib.core_count(backend)),),
-            args={**args, "count": count, "num_tasks": tasks},
+            args={**args, "num_tasks": tasks},
             constants={
                 **constants,
                 "K": width,
-                "BLOCK_K": next_power_of_two(width),
+                "BLOCK_K": max(_LEAST_BLOCK, next_power_of_two(width)),
                 "ROWS": _ROWS,
             },
             options={"num_warps": 4, "num_stages": 1} if backend == backend_lib.CUDA else {},

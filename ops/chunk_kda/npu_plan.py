@@ -2,7 +2,7 @@
 
 The tiles are what fits 192 KiB (arch32) and 256 KiB (arch35) of a vector core's memory; an
 architecture's two vector cores share a tile's rows on arch32, on arch35 one holds all of them.
-records/2026-11-30_npu.md compares the choices.
+records/2026-11-30_npu.md and 2026-12-01_npu.md compare the choices.
 """
 
 import dataclasses
@@ -34,6 +34,10 @@ REVERSE = "reverse_states"
 SCORES = "level_scores"
 GRADIENTS = "level_gradients"
 GATE_BACKWARD = "gate_backward"
+SCORE_CHUNK = "score_chunk"
+SOLVE_CHUNK = "solve_chunk"
+WU_CHUNK = "wu_chunk"
+OUTPUT = "output_states"
 WY_CHUNK = "wy_chunk"
 WY_DQKG = "wy_dqkg"
 
@@ -56,7 +60,7 @@ def make_plan(
     gate = gate_constants(problem)
     kernels = []
     if p.computes_gate:
-        kernels.append(maker.gate(GATE, {**gate, "ONE_TASK": False}))
+        kernels.append(maker.cumulative_gate(gate))
     decayed = len(kernels)
     kernels.append(maker.decayed())
     if p.recompute:
@@ -141,6 +145,58 @@ def make_wy_plan(
     return Plan(kernels, workspace, outputs)
 
 
+def make_fwd_plan(
+    problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None = None
+) -> Plan:
+    """See fwd_plan.make_plan."""
+    p = problem
+    maker = _Maker(problem, backend, cores, max_programs)
+    flags = {"HAS_H0": p.has_initial_state, "HAS_FINAL_STATE": p.has_final_state}
+    kernels = (
+        maker.cumulative_gate(gate_constants(problem)),
+        maker.score_chunk({"PADDED": True, "HAS_QG": True}),
+        maker.solve_chunk(),
+        maker.output_states(flags),
+    )
+    rows, fp32 = (p.B, p.T, p.HV), problem_lib.FLOAT32
+    padded = (p.chunks, p.HV, p.C, maker.padded_k)
+    workspace = {name: Buffer(padded, p.dtype, None, 1, 3) for name in ("qg", "ke", "kg")}
+    workspace["system"] = Buffer((p.chunks, p.HV, p.C, p.C), fp32, None, 1, 2)
+    outputs = {
+        "o": Buffer((*rows, p.V), p.dtype, p.dtype, 3, 3),
+        "g": Buffer((*rows, p.K), fp32, fp32, 0, 3),
+        "Aqk": Buffer((*rows, p.C), p.dtype, p.dtype, 1, 3),
+        "Akk": Buffer((*rows, p.C), p.dtype, p.dtype, 2, 3),
+    }
+    if p.has_final_state:
+        outputs["final_state"] = Buffer((p.N, p.HV, p.K, p.V), fp32, fp32, 3, 3)
+    return Plan(kernels, workspace, outputs)
+
+
+def make_intra_plan(
+    problem: problem_lib.Problem, backend: str, cores: int, max_programs: int | None = None
+) -> Plan:
+    """See fwd_plan.make_intra_plan."""
+    p = problem
+    maker = _Maker(problem, backend, cores, max_programs)
+    kernels = (
+        maker.score_chunk({"PADDED": False, "HAS_QG": not p.recompute}),
+        maker.solve_chunk(),
+        maker.wu_chunk(),
+    )
+    rows = (p.B, p.T, p.HV)
+
+    def result(width: int, first: int) -> Buffer:
+        return Buffer((*rows, width), p.dtype, p.dtype, first, 2)
+
+    outputs = {"w": result(p.K, 2), "u": result(p.V, 2), "kg": result(p.K, 0)}
+    if not p.recompute:
+        outputs["qg"] = result(p.K, 0)
+    outputs |= {"Aqk": result(p.C, 0), "Akk": result(p.C, 1)}
+    system = Buffer((p.chunks, p.HV, p.C, p.C), problem_lib.FLOAT32, None, 0, 1)
+    return Plan(kernels, {"system": system}, outputs)
+
+
 class _Maker:
     """Kernel plans of a problem on an architecture."""
 
@@ -167,6 +223,9 @@ class _Maker:
         self.wy_block_k = min(self._wy_block(), self._block_k)
         # Of dbeta, each with a slot of its own.
         self.v_tiles = ceil_div(p.V, self._scan_block(REVERSE))
+        self.score_block_k = min(self._score_block(), self.scan_block_k)
+        # Of what the forward's scan reads: full tiles of score_chunk.
+        self.padded_k = self.score_block_k * ceil_div(p.K, self.score_block_k)
         self.masked_shape = (p.HV, 2, self._levels, p.C, p.C)
 
     def _block(self, size: int) -> int:
@@ -180,6 +239,9 @@ class _Maker:
         # operands beside them, 64 columns do not fit.
         fits = p.group == 1 and p.K in (64, 128) and p.V in (64, 128)
         return 64 if fits and not self._fp32 else 32
+
+    def _score_block(self) -> int:
+        return 128 if self._arch32 else 64
 
     def _wy_block(self) -> int:
         p = self._problem
@@ -195,6 +257,9 @@ class _Maker:
             of_chunk *= size
         ranges = ceil_div(p.chunks, max(1, _MAX_MASKED_BYTES // of_chunk))
         return ceil_div(p.chunks, ranges)
+
+    def cumulative_gate(self, constants: _Constants) -> KernelPlan:
+        return self.gate(GATE, {**constants, "ONE_TASK": False})
 
     def gate(self, name: str, constants: _Constants) -> KernelPlan:
         p = self._problem
@@ -254,6 +319,30 @@ class _Maker:
         }
         launch = self._kernel(GRADIENTS, count * p.H * tiles, constants, first_chunk=first)
         return dataclasses.replace(launch, first_slot=self.v_tiles)
+
+    def score_chunk(self, flags: _Constants) -> KernelPlan:
+        p = self._problem
+        constants = {
+            **flags,
+            "LEVELS": self._levels,
+            "BLOCK_K": self.score_block_k,
+            "PAIRS": self._arch32,
+        }
+        return self._kernel(SCORE_CHUNK, p.chunks * p.HV, constants)
+
+    def solve_chunk(self) -> KernelPlan:
+        p = self._problem
+        return self._kernel(SOLVE_CHUNK, p.chunks * p.HV, {"LEVELS": self._levels})
+
+    def wu_chunk(self) -> KernelPlan:
+        p = self._problem
+        constants = {"BLOCK_K": self.score_block_k, "BLOCK_V": min(128, self._block_v)}
+        return self._kernel(WU_CHUNK, p.chunks * p.HV, constants)
+
+    def output_states(self, flags: _Constants) -> KernelPlan:
+        launch = self.scan(OUTPUT, flags)
+        constants = {**launch.constants, "BLOCK_K": self.padded_k}
+        return dataclasses.replace(launch, constants=constants)
 
     def wy_chunk(self) -> KernelPlan:
         p = self._problem

@@ -5,7 +5,14 @@ import sys
 
 from absl.testing import absltest, parameterized
 
-from ops.chunk_kda import bwd_spec, bwd_wy_dqkg_fused_spec, npu_plan
+from ops.chunk_kda import (
+    bwd_spec,
+    bwd_wy_dqkg_fused_spec,
+    fwd_intra_spec,
+    fwd_plan,
+    fwd_spec,
+    npu_plan,
+)
 from ops.chunk_kda import plan as plan_lib
 from ops.chunk_kda import problem as problem_lib
 
@@ -36,7 +43,10 @@ _IN_KERNEL = {
 _SPECS = (
     (bwd_spec, plan_lib.make_plan),
     (bwd_wy_dqkg_fused_spec, plan_lib.make_wy_plan),
+    (fwd_spec, fwd_plan.make_plan),
+    (fwd_intra_spec, fwd_plan.make_intra_plan),
 )
+_FORWARD = {"forward": True, "has_final_state": True}
 
 
 def _plan(backend=npu_plan.NPU_ARCH32, maker=plan_lib.make_plan, limit=None, **changes):
@@ -66,6 +76,12 @@ class NpuPlanTest(parameterized.TestCase):
             _names(_plan(**few, **_IN_KERNEL, recompute=False)), [*kept, "gate_backward"]
         )
         self.assertEqual(_names(_plan(maker=plan_lib.make_wy_plan)), ["wy_chunk", "wy_dqkg"])
+        inside = ["score_chunk", "solve_chunk"]
+        self.assertEqual(
+            _names(_plan(maker=fwd_plan.make_plan, **_FORWARD)),
+            ["cumulative_gate", *inside, "output_states"],
+        )
+        self.assertEqual(_names(_plan(maker=fwd_plan.make_intra_plan)), [*inside, "wu_chunk"])
 
     def test_ranges_of_chunks(self):
         # 128 chunks of 32 heads with 96 KiB each: 7 ranges of 19 chunks, the last one of 14.
@@ -121,6 +137,37 @@ class NpuPlanTest(parameterized.TestCase):
         self.assertEqual(gradients.first_slot, v_tiles)
         self.assertEqual(plan.workspace["dbeta"].shape[0], v_tiles + tiles)
 
+    @parameterized.product(
+        backend=npu_plan.BACKENDS,
+        k_dim=(1, 17, 64, 96, 100, 128, 140, 256),
+        v_dim=(1, 60, 128, 200),
+        dtype=("float16", "float32"),
+    )
+    def test_tiles_of_the_forward(self, backend, k_dim, v_dim, dtype):
+        sizes = {"K": k_dim, "V": v_dim, "dtype": dtype}
+        plan = _plan(backend, fwd_plan.make_plan, **_FORWARD, **sizes)
+        _, score, _, output = plan.kernels
+        tile, padded = score.constants["BLOCK_K"], plan.workspace["ke"].shape[-1]
+        self.assertGreaterEqual(padded, k_dim)
+        self.assertLess(padded, k_dim + tile)
+        self.assertEqual((padded % tile, output.constants["BLOCK_K"]), (0, padded))
+        v_tiles = -(-v_dim // output.constants["BLOCK_V"])
+        self.assertEqual(output.num_tasks, 32 * v_tiles)
+        self.assertTrue(score.constants["PADDED"])
+        _, _, products = _plan(backend, fwd_plan.make_intra_plan, **sizes).kernels
+        self.assertEqual(products.num_tasks, 128 * 32)
+
+    @parameterized.parameters(False, True)
+    def test_results_of_the_forward(self, kept):
+        plan = _plan(maker=fwd_plan.make_plan, forward=True, has_final_state=kept)
+        self.assertEqual(set(plan.outputs) - {"final_state"}, {"o", "g", "Aqk", "Akk"})
+        self.assertEqual("final_state" in plan.outputs, kept)
+        self.assertEqual(plan.kernels[3].constants["HAS_FINAL_STATE"], kept)
+        plan = _plan(maker=fwd_plan.make_intra_plan, recompute=not kept)
+        self.assertEqual("qg" in plan.outputs, kept)
+        self.assertEqual(plan.kernels[0].constants["HAS_QG"], kept)
+        self.assertFalse(plan.kernels[0].constants["PADDED"])
+
     def test_few_heads_get_more_programs(self):
         def block(heads):
             plan = _plan(H=heads, HV=heads)
@@ -131,14 +178,22 @@ class NpuPlanTest(parameterized.TestCase):
         self.assertEqual((block(32), block(4)), (128, 64))
 
     def test_buffers_exist_while_they_are_used(self):
-        for changes in ({}, _IN_KERNEL, _IN_KERNEL | {"recompute": False}):
-            plan = _plan(**changes, has_initial_state=True)
+        backward = [
+            _plan(**changes, has_initial_state=True)
+            for changes in ({}, _IN_KERNEL, _IN_KERNEL | {"recompute": False})
+        ]
+        forward = [
+            _plan(maker=fwd_plan.make_plan, **_FORWARD),
+            _plan(maker=fwd_plan.make_intra_plan, recompute=False),
+        ]
+        for plan in backward + forward:
             last = len(plan.kernels) - 1
             for name, found in (*plan.workspace.items(), *plan.outputs.items()):
                 self.assertBetween(found.first, 0, found.last, name)
                 self.assertLessEqual(found.last, last, name)
             for found in plan.outputs.values():
                 self.assertEqual(found.last, last)
+        for plan in backward:
             # What the scans read is gone before the masked matrices come.
             self.assertLess(plan.workspace["ke"].last, plan.workspace["masked"].first)
 
@@ -152,7 +207,8 @@ class NpuPlanTest(parameterized.TestCase):
                     self.assertEqual(spec.launches(case, backend, cores), 0)
                     continue
                 plan = maker(problem, backend, cores)
-                self.assertEqual(spec.launches(case, backend, cores), len(plan.kernels))
+                norms = case.attributes.get("use_qk_l2norm_in_kernel", False)
+                self.assertEqual(spec.launches(case, backend, cores), len(plan.kernels) + norms)
                 self.assertGreaterEqual(
                     spec.workspace_bytes(case, backend, cores), plan.workspace_bytes(peak=True)
                 )

@@ -16,6 +16,7 @@ from testing import unit
 DEVICE = unit.DEVICE.torch_device
 BWD_RESULTS = ("dq", "dk", "dv", "db", "dg", "dh0", "dA_log", "ddt_bias")
 WY_RESULTS = ("dq", "dk", "dv", "db", "dg", "dA")
+INTRA_RESULTS = ("w", "u", "qg", "kg", "Aqk", "Akk")
 
 
 def bwd(
@@ -144,6 +145,24 @@ def call_fwd(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
 def golden_fwd(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
     o, final_state = fwd_reference.golden_fwd(**_wide(arguments))
     return {"o": o} | ({} if final_state is None else {"final_state": final_state})
+
+
+def intra(**options: Any) -> dict[str, Any]:
+    """Of chunk_kda_fwd_intra, with qg; options: as of wy."""
+    x = wy(**options)
+    names = ("q", "k", "v", "beta", "scale", "cu_seqlens", "chunk_size")
+    return {name: x[name] for name in names} | {"gk": x["g"], "disable_recompute": True}
+
+
+def call_intra(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The results by name, on the device."""
+    results = chunk_kda.chunk_kda_fwd_intra(**on_device(arguments))
+    return dict(zip(INTRA_RESULTS, results, strict=True))
+
+
+def golden_intra(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+    results = fwd_reference.golden_intra(**_wide(arguments))
+    return dict(zip(INTRA_RESULTS, results, strict=True))
 
 
 def _drawn(b, t, heads, value_heads, k_dim, v_dim, dtype, seed) -> dict[str, Any]:

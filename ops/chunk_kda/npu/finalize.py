@@ -10,6 +10,7 @@ import triton.language as tl
 
 from ops.chunk_kda.npu.tile import (
     decay,
+    level_exponents,
     load_last_row,
     load_rows,
     load_state,
@@ -23,12 +24,11 @@ from ops.chunk_kda.tile import dense_or_packed_chunk
 
 @triton.jit
 def _operands(
-    anchors_ptr,
+    exponents,
     upper_ptr,
     masked,
     q,
     k,
-    g,
     level,
     at,
     lane_t,
@@ -38,7 +38,7 @@ def _operands(
     """Of a level: both masked matrices, what they are multiplied by, F and the rows' halves."""
     p = tl.load(masked + level * C * C + at)
     n = tl.load(masked + (LEVELS + level) * C * C + at)
-    f = decay(tl.dot(tl.load(anchors_ptr + level * C * C + at), g, input_precision="ieee"))
+    f = decay(exponents)
     upper = tl.load(upper_ptr + level * C + lane_t)[:, None]
     x = (f * k).to(n.dtype)
     z = (f * (k + (q - k) * upper)).to(p.dtype)
@@ -70,9 +70,8 @@ def _one_level(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    p, n, z, x, f, upper = _operands(
-        anchors_ptr, upper_ptr, masked, q, k, g, level, at, lane_t, C, LEVELS
-    )
+    e = level_exponents(anchors_ptr, g, level, at, C)
+    p, n, z, x, f, upper = _operands(e, upper_ptr, masked, q, k, level, at, lane_t, C, LEVELS)
     return _products(dq, written, read, p, n, z, x, f, upper)
 
 
@@ -93,12 +92,13 @@ def _two_levels(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    """All operands leave the vector cores before the first product is waited for."""
-    p, n, z, x, f, upper = _operands(
-        anchors_ptr, upper_ptr, masked, q, k, g, level, at, lane_t, C, LEVELS
-    )
+    """What waits for nothing comes first, then all operands leave the vector cores before the first
+    product is waited for."""
+    e = level_exponents(anchors_ptr, g, level, at, C)
+    e1 = level_exponents(anchors_ptr, g, level + 1, at, C)
+    p, n, z, x, f, upper = _operands(e, upper_ptr, masked, q, k, level, at, lane_t, C, LEVELS)
     p1, n1, z1, x1, f1, upper1 = _operands(
-        anchors_ptr, upper_ptr, masked, q, k, g, level + 1, at, lane_t, C, LEVELS
+        e1, upper_ptr, masked, q, k, level + 1, at, lane_t, C, LEVELS
     )
     dq, written, read = _products(dq, written, read, p, n, z, x, f, upper)
     return _products(dq, written, read, p1, n1, z1, x1, f1, upper1)

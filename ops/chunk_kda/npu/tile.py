@@ -92,6 +92,14 @@ def load_matrix(base, lane_r, lane_x, X: tl.constexpr):
 
 
 @triton.jit
+def level_exponents(anchors_ptr, g, level, at, C: tl.constexpr):
+    """[C, BLOCK] fp32: a level's factors F are 2 to these, but for roundings above 0. at: where the
+    entries of a [C, C] matrix are."""
+    anchors = tl.load(anchors_ptr + level * C * C + at)
+    return tl.dot(anchors, g, input_precision="ieee")
+
+
+@triton.jit
 def load_state(
     base,
     lane_k,
