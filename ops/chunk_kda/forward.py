@@ -254,13 +254,13 @@ _INTRA_RESULTS = ("w", "u", "qg", "kg", "Aqk", "Akk")
 
 def _fwd_results(**arguments: Any) -> dict[str, Any]:
     """chunk_kda_fwd without torch's dispatcher; results by name."""
-    problem, inputs = fwd_contract.check_fwd(**arguments)
-    if problem.empty:
-        return _nothing(problem, inputs)
-    given = {**inputs.tensors(), "scale": inputs.scale, "lower_bound": inputs.lower_bound or 0.0}
-    if inputs.initial_state is not None:
-        given["h0"] = given.pop("initial_state")
-    found = dispatch.plan_and_run(fwd_plan.make_plan, problem, inputs.q, given, inputs.cu_seqlens)
+    call = dispatch.Call(fwd_contract.FWD, (*_REQUIRED, *_OPTIONAL), arguments, g="g_org")
+    found = call.again()
+    if found is None:
+        problem, inputs = fwd_contract.check_fwd(**arguments)
+        if problem.empty:
+            return _nothing(problem, inputs)
+        found = call.run(fwd_plan.make_plan, problem, inputs)
     found["G"] = found.pop("g")
     return {name: found.get(name) for name in _RESULTS}
 
@@ -278,17 +278,18 @@ def _nothing(problem: problem_lib.Problem, inputs: fwd_contract.FwdInputs) -> di
 
 def _intra_results(**arguments: Any) -> dict[str, torch.Tensor | None]:
     """chunk_kda_fwd_intra without torch's dispatcher; results by name."""
-    tensors = ((name, arguments.get(name)) for name in _INTRA_TENSORS)
-    checks.check_no_gradients(fwd_contract.INTRA, dispatch.tensors_only(tensors))
-    problem, inputs = fwd_contract.check_intra(**arguments)
-    if problem.empty:
-        shapes = intra_shapes(problem).items()
-        found = {name: inputs.q.new_zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes}
-    else:
-        given = {**inputs.tensors(), "scale": inputs.scale, "lower_bound": 0.0}
-        found = dispatch.plan_and_run(
-            fwd_plan.make_intra_plan, problem, inputs.q, given, inputs.cu_seqlens
-        )
+    call = dispatch.Call(fwd_contract.INTRA, _INTRA_TENSORS, arguments, gk="g")
+    found = call.again()
+    if found is None:
+        tensors = ((name, arguments.get(name)) for name in _INTRA_TENSORS)
+        checks.check_no_gradients(fwd_contract.INTRA, dispatch.tensors_only(tensors))
+        problem, inputs = fwd_contract.check_intra(**arguments)
+        if problem.empty:
+            shapes = intra_shapes(problem).items()
+            return dict.fromkeys(_INTRA_RESULTS) | {
+                name: inputs.q.new_zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes
+            }
+        found = call.run(fwd_plan.make_intra_plan, problem, inputs)
     return {name: found.get(name) for name in _INTRA_RESULTS}
 
 
