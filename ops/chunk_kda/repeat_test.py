@@ -83,11 +83,14 @@ class RepeatTest(parameterized.TestCase):
         ("fwd", {"gate": "bounded"}, {"gate": "softplus"}),
         ("fwd", {"chunk_size": 64}, {"chunk_size": 32}),
         ("fwd", {"output_final_state": True}, {"output_final_state": False}),
+        ("fwd", {"output_final_state": False}, {"output_final_state": True}),
+        ("fwd", {"lower_bound": -4.0}, {"lower_bound": -4.0, "use_gate_in_kernel": True}),
         ("fwd", {"states": True}, {"states": False}),
         ("fwd", {**_PACKED}, {"t": 40, "cu_seqlens": (0, 16, 17, 36)}),
         ("fwd", {"use_beta_sigmoid_in_kernel": True}, {}),
         ("intra", {"scale": 0.5}, {"scale": 0.25}),
         ("intra", {"disable_recompute": True}, {}),
+        ("intra", {}, {"disable_recompute": True}),
         ("bwd", {"scale": 0.5}, {"scale": 0.25}),
         ("bwd", {"gate": "bounded"}, {"gate": "bounded", "lower_bound": -3.0}),
         ("bwd", {"gate": "softplus"}, {"gate": "bounded"}),
@@ -131,7 +134,7 @@ class RepeatTest(parameterized.TestCase):
         self.assert_same(calls.call_fwd(y), repeats.planned(calls.call_fwd, y))
 
     def test_errors_of_a_call_that_is_nearly_like_an_earlier_one(self):
-        x = calls.on_device(calls.bwd(t=20))
+        x = calls.on_device(calls.bwd(t=20, gate="softplus"))
         calls.call_bwd(x)
         with self.assertRaisesRegex(ValueError, "^Aqk: got shape"):
             calls.call_bwd(x | {"Aqk": x["Aqk"][..., :32]})
@@ -139,6 +142,8 @@ class RepeatTest(parameterized.TestCase):
             calls.call_bwd(x | {"chunk_size": 16})
         with self.assertRaisesRegex(TypeError, "^safe_gate: got 1 of type int"):
             calls.call_bwd(x | {"safe_gate": 1})
+        with self.assertRaisesRegex(ValueError, "^lower_bound: got None"):
+            calls.call_bwd(x | {"safe_gate": True})
         x["q"] = x["q"].clone().requires_grad_()
         with torch.no_grad():
             calls.call_bwd(x)
