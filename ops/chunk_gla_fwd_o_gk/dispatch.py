@@ -1,7 +1,7 @@
 """chunk_gla_fwd_o_gk: check the arguments, plan, launch; its entry in torch.library."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from ops.chunk_gla_fwd_o_gk import contract, kernel, npu_kernel
 from ops.chunk_gla_fwd_o_gk import plan as plan_lib
 from ops.chunk_kda import contract as kda
 from ops.common import backend as backend_lib
-from ops.common import checks, tables
+from ops.common import calls, checks, replay, tables
 from ops.common import launch as launch_lib
 
 _KERNELS = {plan_lib.OUTPUTS: kernel.outputs, plan_lib.NPU_OUTPUTS: npu_kernel.outputs_npu}
@@ -98,12 +98,40 @@ def _read(cu_seqlens, chunk_indices, q: torch.Tensor, chunk_size: int) -> list[i
 
 
 def _run(**arguments: Any) -> torch.Tensor:
+    o = _again(arguments)
+    if o is None:
+        o = _anew(arguments)
+    if arguments["cu_seqlens"] is not None:
+        o[:, arguments["cu_seqlens"][-1] :] = 0
+    return o
+
+
+_calls: calls.Calls[replay.Replay] = calls.Calls()
+
+
+def _likeness(arguments: dict[str, Any]) -> tuple[Hashable, list[torch.Tensor | None]]:
+    """What tells calls apart, see ops.common.calls."""
+    others = [value for name, value in arguments.items() if name not in contract.TENSORS]
+    return calls.key(others), [arguments[name] for name in contract.TENSORS]
+
+
+def _again(arguments: dict[str, Any]) -> torch.Tensor | None:
+    """The result of a call like an earlier one, which is not checked and planned again."""
+    found = _calls.find(*_likeness(arguments))
+    if found is None:
+        return None
+    made, addresses = found
+    q = arguments["q"]
+    with backend_lib.device_guard(q):
+        packed = tables.of_sequences(arguments["cu_seqlens"], arguments["chunk_size"], q.device)
+        return made.run(addresses + [table.data_ptr() for table in packed.values()])["o"]
+
+
+def _anew(arguments: dict[str, Any]) -> torch.Tensor:
     checks.check_no_gradients(contract.OP, _tensors(arguments))
     problem, inputs = contract.check(**arguments)
     p = problem
     o = inputs.v.new_empty(p.B, p.T, p.HV, p.V)
-    if inputs.cu_seqlens is not None:
-        o[:, inputs.cu_seqlens[-1] :] = 0
     if p.empty:
         return o
     backend = backend_lib.backend_of(inputs.q)
@@ -111,26 +139,29 @@ def _run(**arguments: Any) -> torch.Tensor:
         plan = _plan(
             problem, backend, backend_lib.device_cores(backend), backend_lib.program_limit()
         )
-        if plan.stage_output:
-            target = torch.zeros_like(o, dtype=torch.float32)
-            make_launch(problem, inputs, target, backend, plan).run()
-            o.copy_(target)
-        else:
-            make_launch(problem, inputs, o, backend, plan).run()
+        packed = tables.of_sequences(inputs.cu_seqlens, problem.C, o.device)
+        target = torch.zeros_like(o, dtype=torch.float32) if plan.stage_output else o
+        launch = make_launch(problem, inputs, packed, target, backend, plan)
+        compiled = launch.run()
+    if plan.stage_output:
+        return o.copy_(target)
+    key, tensors = _likeness(arguments)
+    given = {name: getattr(inputs, name) for name in contract.TENSORS}
+    if _calls.may_remember(tensors, list(given.values())):
+        made = replay.Replay.of_one(launch, compiled, given | dict(packed), {"o": o})
+        _calls.remember(key, tensors, made)
     return o
 
 
 def make_launch(
     problem: plan_lib.Problem,
     inputs: contract.Inputs,
+    packed: Mapping[str, torch.Tensor],
     o: torch.Tensor,
     backend: str,
     plan: plan_lib.Plan,
 ) -> launch_lib.Launch:
-    """The launch that a plan stands for, not run."""
-    packed: Mapping[str, torch.Tensor] = {}
-    if inputs.cu_seqlens is not None:
-        packed = tables.of_sequences(inputs.cu_seqlens, problem.C, o.device)
+    """The launch that a plan stands for, not run. packed: tables of packed sequences."""
     args: dict[str, Any] = {f"{name}_ptr": getattr(inputs, name) for name in contract.TENSORS}
     args |= {
         "cu_seqlens_ptr": packed.get("cu_seqlens"),

@@ -8,7 +8,7 @@ from torch._subclasses import fake_tensor
 
 from ops.chunk_gla_fwd_o_gk import chunk_gla_fwd_o_gk, reference
 from ops.common import launch
-from testing import guard, unit
+from testing import guard, repeats, unit
 
 _DEVICE = unit.DEVICE.torch_device
 _HALF = torch.float16
@@ -217,6 +217,58 @@ class CallTest(parameterized.TestCase):
             chunk_gla_fwd_o_gk(**x)
         with torch.no_grad():
             self.assertTrue(torch.equal(chunk_gla_fwd_o_gk(**x), expected))
+
+
+class RepeatTest(parameterized.TestCase):
+    """A call like an earlier one is neither checked nor planned again (ops.common.calls)."""
+
+    def setUp(self):
+        super().setUp()
+        if not repeats.supported(_DEVICE):
+            self.skipTest("each call is planned on this device")
+
+    def _call(self, x):
+        return chunk_gla_fwd_o_gk(**x)
+
+    @parameterized.product(dtype=(torch.float32, _HALF), bounds=(None, (0, 17, 17, 60, 66)))
+    def test_values_and_addresses_are_new(self, dtype, bounds):
+        x, y = (_inputs(dtype=dtype, bounds=bounds, seed=seed) for seed in (0, 1))
+        first = self._call(x)
+        expected = repeats.planned(self._call, y)
+        self.assertTrue(torch.equal(repeats.repeated(self._call, y), expected))
+        self.assertTrue(torch.equal(repeats.repeated(self._call, x), first))
+
+    @parameterized.parameters(
+        ({}, {"scale": 0.5}),
+        ({"scale": 0.0}, {"scale": -0.0}),
+        ({"cu_seqlens": (0, 17, 60)}, {"cu_seqlens": (0, 16, 60)}),
+        ({"cu_seqlens": (0, 64, 70)}, {"cu_seqlens": None}),
+    )
+    def test_other_options_are_another_call(self, first, second):
+        # Tensors are the same: two chunks each.
+        packed = [
+            own | {"cu_seqlens": torch.tensor(own["cu_seqlens"], device=_DEVICE)}
+            if own.get("cu_seqlens")
+            else own
+            for own in (first, second)
+        ]
+        x = _inputs() | packed[1]
+        expected = repeats.planned(self._call, x)
+        self._call(_inputs() | packed[0])
+        found = self._call(x)
+        self.assertTrue(torch.equal(found, expected))
+        self.assertTrue(torch.equal(found.signbit(), expected.signbit()))
+
+    def test_errors_of_a_call_that_is_nearly_like_an_earlier_one(self):
+        x = _inputs()
+        self._call(x)
+        with self.assertRaisesRegex(ValueError, "^h: got shape"):
+            self._call(x | {"h": x["h"][:, :1]})
+        with torch.no_grad():
+            leaf = x["g"].clone().requires_grad_()
+            self._call(x | {"g": leaf})
+        with self.assertRaisesRegex(NotImplementedError, "^g: got a tensor that requires"):
+            self._call(x | {"g": leaf})
 
 
 class TorchLibraryTest(parameterized.TestCase):

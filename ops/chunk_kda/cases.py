@@ -57,6 +57,8 @@ PERFORMANCE: tuple[tuple[str, Sizes, tuple[int, ...] | None], ...] = (
 
 # Every third token is the first of another document.
 MASKED = dist.Cycle((-1000.0, -0.3, -0.02), axis=1)
+# The same by what a gate is computed from; the largest number of fp16.
+MASKED_RAW = dist.Cycle((65504.0, -1.5, -4.0), axis=1)
 
 
 def _uniform(k_dim: int) -> dict[str, Any]:

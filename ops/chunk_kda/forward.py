@@ -111,7 +111,7 @@ def chunk_kda(
             q, k = torch.ops.ascend_ops.chunk_kda_l2norm.default(q, k)[:2]
     if use_beta_sigmoid_in_kernel:
         checks.check_dtype("beta", beta, tuple(contract.DTYPES))
-        beta = beta.float().sigmoid()
+        beta = _strength(beta.float(), cu_seqlens is not None)
         if allow_neg_eigval:
             beta = 2 * beta
     arguments = {
@@ -222,6 +222,14 @@ def explain(*args: Any, **kwargs: Any) -> str:
     return dispatch.explain(fwd_plan.make_plan, problem, inputs.q)
 
 
+def _strength(logits: torch.Tensor, packed: bool) -> torch.Tensor:
+    """sigmoid(logits). packed: rows behind the last sequence may be NaN, whose gradient is 0."""
+    if not packed:
+        return logits.sigmoid()
+    absent = logits.isnan()
+    return logits.detach().where(absent, logits.masked_fill(absent, 0.0).sigmoid())
+
+
 def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     kind = tensors[0].device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
@@ -246,13 +254,13 @@ _INTRA_RESULTS = ("w", "u", "qg", "kg", "Aqk", "Akk")
 
 def _fwd_results(**arguments: Any) -> dict[str, Any]:
     """chunk_kda_fwd without torch's dispatcher; results by name."""
-    problem, inputs = fwd_contract.check_fwd(**arguments)
-    if problem.empty:
-        return _nothing(problem, inputs)
-    given = {**inputs.tensors(), "scale": inputs.scale, "lower_bound": inputs.lower_bound or 0.0}
-    if inputs.initial_state is not None:
-        given["h0"] = given.pop("initial_state")
-    found = dispatch.plan_and_run(fwd_plan.make_plan, problem, inputs.q, given, inputs.cu_seqlens)
+    call = dispatch.Call(fwd_contract.FWD, (*_REQUIRED, *_OPTIONAL), arguments, g="g_org")
+    found = call.again()
+    if found is None:
+        problem, inputs = fwd_contract.check_fwd(**arguments)
+        if problem.empty:
+            return _nothing(problem, inputs)
+        found = call.run(fwd_plan.make_plan, problem, inputs)
     found["G"] = found.pop("g")
     return {name: found.get(name) for name in _RESULTS}
 
@@ -270,17 +278,18 @@ def _nothing(problem: problem_lib.Problem, inputs: fwd_contract.FwdInputs) -> di
 
 def _intra_results(**arguments: Any) -> dict[str, torch.Tensor | None]:
     """chunk_kda_fwd_intra without torch's dispatcher; results by name."""
-    tensors = ((name, arguments.get(name)) for name in _INTRA_TENSORS)
-    checks.check_no_gradients(fwd_contract.INTRA, dispatch.tensors_only(tensors))
-    problem, inputs = fwd_contract.check_intra(**arguments)
-    if problem.empty:
-        shapes = intra_shapes(problem).items()
-        found = {name: inputs.q.new_zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes}
-    else:
-        given = {**inputs.tensors(), "scale": inputs.scale, "lower_bound": 0.0}
-        found = dispatch.plan_and_run(
-            fwd_plan.make_intra_plan, problem, inputs.q, given, inputs.cu_seqlens
-        )
+    call = dispatch.Call(fwd_contract.INTRA, _INTRA_TENSORS, arguments, gk="g")
+    found = call.again()
+    if found is None:
+        tensors = ((name, arguments.get(name)) for name in _INTRA_TENSORS)
+        checks.check_no_gradients(fwd_contract.INTRA, dispatch.tensors_only(tensors))
+        problem, inputs = fwd_contract.check_intra(**arguments)
+        if problem.empty:
+            shapes = intra_shapes(problem).items()
+            return dict.fromkeys(_INTRA_RESULTS) | {
+                name: inputs.q.new_zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes
+            }
+        found = call.run(fwd_plan.make_intra_plan, problem, inputs)
     return {name: found.get(name) for name in _INTRA_RESULTS}
 
 
@@ -380,6 +389,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) 
 
 
 def _backward(ctx: Any, do: Any, dht: Any, *_: Any) -> tuple[torch.Tensor | None, ...]:
+    checks.check_first_derivative(fwd_contract.FORWARD)
     q, k, v, beta, initial_state, A_log, dt_bias, gate, Aqk, Akk = ctx.saved_tensors
     in_kernel = ctx.options["use_gate_in_kernel"]
     if do is None:

@@ -4,7 +4,18 @@ chunk_kda_fwd_intra."""
 from typing import Any
 
 from ops.chunk_kda import cases as common
-from ops.chunk_kda.cases import BF16, BIG, FP16, FP32, FULL, MASKED, NPU, PERF, SMALL
+from ops.chunk_kda.cases import (
+    BF16,
+    BIG,
+    FP16,
+    FP32,
+    FULL,
+    MASKED,
+    MASKED_RAW,
+    NPU,
+    PERF,
+    SMALL,
+)
 from testing import cases
 from testing import distributions as dist
 
@@ -20,13 +31,21 @@ def _on_npus(output: str, gate: str, limit: float, measured: float, reason: str)
 
 
 _FEW_SUMS = "Few sums that cancel, as in chunk_kda_bwd's slice_softplus."
+
+
+def _anywhere(output: str, gate: str, limit: float, measured: float, reason: str) -> cases.Waiver:
+    return cases.Waiver(output, gate, limit, measured, "2026-12-01", reason)
+
+
 _WAIVERS = {
     (FWD, "full_gate_5_float32"): (
         _on_cuda("final_state", "G2 worst block", 1.5e-5, 1.01e-5, common.SHORT_OF_FP32),
         _on_cuda("final_state", "G3 scaled max", 3.2e-5, 2.09e-5, common.SHORT_OF_FP32),
     ),
     (TRAIN, "everything"): (
-        _on_cuda("dA_log", "G1 norm", 2.5e-3, 1.683e-3, _FEW_SUMS),
+        _anywhere("dA_log", "G1 norm", 4.5e-3, 2.956e-3, _FEW_SUMS),
+        _anywhere("dA_log", "G2 worst block", 4.5e-3, 2.956e-3, _FEW_SUMS),
+        _on_cuda("dA_log", "G3 scaled max", 2.5e-3, 1.629e-3, _FEW_SUMS),
         # Twice what r reaches.
         _on_npus(
             "dg",
@@ -38,8 +57,13 @@ _WAIVERS = {
         ),
     ),
     (TRAIN, "everything_fp32"): (
-        _on_cuda("dA_log", "G1 norm", 5.4e-6, 3.598e-6, _FEW_SUMS),
-        _on_cuda("dA_log", "G2 worst block", 5.4e-6, 3.598e-6, _FEW_SUMS),
+        _anywhere("dA_log", "G1 norm", 6.4e-6, 4.278e-6, _FEW_SUMS),
+        _anywhere("dA_log", "G2 worst block", 6.4e-6, 4.278e-6, _FEW_SUMS),
+        _on_cuda("ddt_bias", "G1 norm", 2.8e-6, 1.884e-6, _FEW_SUMS),
+    ),
+    (TRAIN, "masked_softplus_fp32"): (
+        _anywhere("dA_log", "G1 norm", 4.4e-5, 2.919e-5, _FEW_SUMS),
+        _anywhere("dA_log", "G2 worst block", 4.4e-5, 2.919e-5, _FEW_SUMS),
     ),
     (INTRA, "full_k96_v100_float32"): (
         _on_cuda("w", "G3 scaled max", 3.2e-5, 2.1e-5, common.SHORT_OF_FP32),
@@ -232,6 +256,16 @@ def _table(op: str) -> tuple[cases.Case, ...]:
     )
     special = (
         row("masked_tokens", SMALL, FP16, "model", values={"log_gate": MASKED}),
+        row("masked_softplus", SMALL, FP16, "model", gate="softplus", values={"g_org": MASKED_RAW}),
+        row(
+            "masked_softplus_fp32",
+            SMALL,
+            FP32,
+            "uniform",
+            gate="softplus",
+            initial_state=False,
+            values={"g_org": MASKED_RAW},
+        ),
         row(
             "masked_channels",
             SMALL,

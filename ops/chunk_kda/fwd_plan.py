@@ -19,8 +19,8 @@ def make_plan(
     flags = {"HAS_H0": p.has_initial_state, "HAS_FINAL_STATE": p.has_final_state}
     kernels = (
         maker.cumulative_gate(gate_constants(problem)),
-        maker.pair_scores(True),
-        maker.solve(),
+        maker.pair_scores(True, True),
+        maker.solve(False),
         maker.scan(OUTPUT, flags, operands=3),
     )
     rows = (p.B, p.T, p.HV)
@@ -29,11 +29,10 @@ def make_plan(
         "pairs": Buffer((*rows, p.C), fp32, None, 1, 2),
         "qg": Buffer((*rows, p.K), stored, None, 1, 3),
         "kg": Buffer((*rows, p.K), stored, None, 1, 3),
-        "w": Buffer((*rows, p.K), stored, None, 2, 3),
+        "ke": Buffer((*rows, p.K), stored, None, 1, 3),
     }
     outputs = {
-        # First u, which has the same shape.
-        "o": Buffer((*rows, p.V), stored, p.dtype, 2, 3),
+        "o": Buffer((*rows, p.V), stored, p.dtype, 3, 3),
         "g": Buffer((*rows, p.K), fp32, fp32, 0, 3),
         "Aqk": Buffer((*rows, p.C), stored, p.dtype, 2, 3),
         "Akk": Buffer((*rows, p.C), stored, p.dtype, 2, 3),
@@ -51,7 +50,7 @@ def make_intra_plan(
         return npu_plan.make_intra_plan(problem, backend, cores, max_programs)
     p = problem
     maker = plan_lib.Maker(problem, backend, cores, max_programs)
-    kernels = (maker.pair_scores(not p.recompute), maker.solve())
+    kernels = (maker.pair_scores(not p.recompute, False), maker.solve(True))
     rows = (p.B, p.T, p.HV)
 
     def result(width: int, first: int) -> Buffer:

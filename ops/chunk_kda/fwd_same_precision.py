@@ -70,13 +70,16 @@ def chunked_fwd(
         natural = gate(g, A_log, dt_bias, lower_bound, compute_dtype)
     G = summed_gate(chunks, natural)
     q_, k_, v_ = chunks.tokens(q, True), chunks.tokens(k, True), chunks.tokens(v)
-    w, u, qg, kg, Aqk, Akk = _intra(chunks, q_, k_, v_, G, chunks.tokens(beta)[..., None])
+    beta_ = chunks.tokens(beta)[..., None]
+    Aqk, Akk = _matrices(chunks, q_, k_, G, beta_)
+    qg, ke, kg = _decayed(chunks, q_, k_, G)
     state = chunks.state(initial_state, (v.shape[2], q.shape[3], v.shape[3]))
     fade = G[..., -1:, :].exp2().mT  # [N, chunks, HV, K, 1]
     o = torch.zeros_like(v_)
     for c in range(chunks.sequences.chunks):
         h = rounded(state)
-        v_new = rounded(u[:, c] - w[:, c] @ h)
+        x = rounded(beta_[:, c] * (v_[:, c] - ke[:, c] @ h))
+        v_new = rounded(Akk[:, c] @ x)
         o[:, c] = chunks.scale * (qg[:, c] @ h) + Aqk[:, c] @ v_new
         state = fade[:, c] * state + kg[:, c].mT @ v_new
     return {
@@ -116,22 +119,29 @@ def chunked_intra(
 
 def _intra(chunks, q, k, v, G, beta):
     rounded = chunks.rounded
+    Aqk, Akk = _matrices(chunks, q, k, G, beta)
+    qg, _, kg = _decayed(chunks, q, k, G)
+    w, u = (rounded(Akk @ rounded(beta * x)) for x in (k * G.exp2(), v))
+    return w, u, qg, kg, Aqk, Akk
+
+
+def _decayed(chunks, q, k, G):
+    """qE, kE and k 2^(G_last - G)."""
+    E = G.exp2()
+    return tuple(chunks.rounded(x) for x in (q * E, k * E, k * (G[..., -1:, :] - G).exp2()))
+
+
+def _matrices(chunks, q, k, G, beta):
+    """Aqk and Akk."""
+    rounded = chunks.rounded
     qk, kk = scores(q, k, G, rounded)
     lower = beta * kk
     identity = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
     Akk = torch.linalg.solve_triangular(lower + identity, identity.expand_as(lower), upper=False)
     valid = chunks.sequences.valid
     valid = valid.view(len(valid), chunks.sequences.chunks, 1, 1, chunks.sequences.chunk_size)
-    Akk = rounded(torch.where(valid, Akk, 0.0))  # columns behind the end, as the kernels leave them
-    E = G.exp2()
-    return (
-        rounded(Akk @ rounded(beta * k * E)),
-        rounded(Akk @ rounded(beta * v)),
-        rounded(q * E),
-        rounded(k * (G[..., -1:, :] - G).exp2()),
-        rounded(chunks.scale * qk),
-        Akk,
-    )
+    Akk = torch.where(valid, Akk, 0.0)  # columns behind the end, as the kernels leave them
+    return rounded(chunks.scale * qk), rounded(Akk)
 
 
 def scores(q, k, G, rounded=lambda x: x):

@@ -4,13 +4,10 @@ of ops.common.kda_gate, with g_org for g."""
 import triton
 import triton.language as tl
 
-from ops.chunk_kda.tile import dense_or_packed_chunk, load_tile, store_tile, sum_to_row
-from ops.common.kda_gate import gate_gradient, gate_rate, gate_value
+from ops.chunk_kda.tile import dense_or_packed_chunk, load_tile, store_tile, tasks_of_program
+from ops.common.kda_gate import MIN_GATE, gate_gradient, gate_rate, gate_value
 
 INV_LN2 = tl.constexpr(1.4426950408889634)
-# Of a step, natural logarithm: a decay of 4e-18. A masked step of -1000 would make G of its chunk
-# 1e5 and more, where fp32 leaves later decays 8e-3 of error; with this floor it is 4e-4.
-MIN_GATE = tl.constexpr(-40.0)
 
 
 @triton.jit
@@ -46,17 +43,15 @@ def cumulative_gate(
     GATE: tl.constexpr,
     HAS_A_LOG: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    ONE_TASK: tl.constexpr,
     PACKED: tl.constexpr,
-    SPLIT_SUMS: tl.constexpr,
-    VECTOR_SUMS: tl.constexpr,
 ):
     """G [B, T, HV, K] fp32: the sum of the gate, at least MIN_GATE a step, from the chunk's first
-    token on, in base-2 units. Task: (chunk, value head, K tile). VECTOR_SUMS: without matrix
-    units."""
+    token on, in base-2 units. Task: (chunk, value head, K tile)."""
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     lane_t = tl.arange(0, C)
-    lane_c = tl.arange(0, C)
-    for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
+    for i in range(0, tasks_of_program(num_tasks, ONE_TASK)):
+        task = tl.program_id(0) + i * tl.num_programs(0)
         hv64 = tl.cast((task // K_TILES) % HV, tl.int64)
         lane_k = (task % K_TILES) * BLOCK_K + tl.arange(0, BLOCK_K)
         b, first, rows = dense_or_packed_chunk(
@@ -69,9 +64,9 @@ def cumulative_gate(
         )
         g = gate_value(y, rate, lower_bound, GATE)
         g = tl.where(g < MIN_GATE, MIN_GATE, g) * INV_LN2  # NaN stays
-        g = tl.cumsum(g, 0) if VECTOR_SUMS else sum_to_row(g, rows, lane_t, lane_c, SPLIT_SUMS)
         row = (b * T + first) * HV + hv64
-        store_tile(g_ptr + row * K, g, rows, lane_t, lane_k, K, HV * K)
+        # 0.069 ms on an H200; 0.088 as a product with ones.
+        store_tile(g_ptr + row * K, tl.cumsum(g, 0), rows, lane_t, lane_k, K, HV * K)
 
 
 @triton.jit(do_not_specialize=["T", "num_chunks", "num_tasks"])

@@ -12,7 +12,7 @@ from ops.chunk_kda import dispatch
 from ops.chunk_kda.plan_types import ceil_div, check_tasks, next_power_of_two
 from ops.chunk_kda.tile import load_tile, store_tile
 from ops.common import backend as backend_lib
-from ops.common import checks
+from ops.common import calls, checks, replay
 from ops.common import launch as launch_lib
 
 OP = "chunk_kda_l2norm"
@@ -75,6 +75,10 @@ def _gradient(y_ptr, dy_ptr, rstd_ptr, dx_ptr, lane_r, lane_k, count, K):
     y = tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
     dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
     rstd = tl.load(rstd_ptr + lane_r, mask=lane_r < count, other=0.0)
+    # Rows behind the last sequence may be anything, and 0 * NaN is NaN.
+    without = tl.sum(tl.abs(dy), 1) == 0.0
+    y = tl.where(without[:, None], 0.0, y)
+    rstd = tl.where(without, 0.0, rstd)
     dx = rstd[:, None] * (dy - y * tl.sum(dy * y, 1)[:, None])
     tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
@@ -117,40 +121,59 @@ def check_tensors(q: Any, k: Any) -> None:
 
 def normalised(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """q and k over their norms, in their dtype, and r of each row [B, T, H], float32."""
-    check_tensors(q, k)
-    q, k = (x.resolve_neg() for x in (q, k))
+    found = _again(l2norm, (q, k))
+    if found is None:
+        found = _normalised(q, k)
+    names = ("q_out", "k_out")
+    return *(found[name].to(q.dtype) for name in names), found["q_rstd"], found["k_rstd"]
+
+
+def _normalised(given_q: torch.Tensor, given_k: torch.Tensor) -> dict[str, torch.Tensor]:
+    check_tensors(given_q, given_k)
+    q, k = (x.resolve_neg() for x in (given_q, given_k))
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
-    stored = _stored(q)
-    results = [torch.empty(q.shape, dtype=stored, device=q.device) for _ in range(2)]
-    results += [torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) for _ in range(2)]
-    names = ("q_out_ptr", "k_out_ptr", "q_rstd_ptr", "k_rstd_ptr")
-    args = {"q_ptr": q, "k_ptr": k, **dict(zip(names, results, strict=True)), "T": q.shape[1]}
-    constants = {"H": q.shape[2]}
-    for name, x in (("q", q), ("k", k)):
-        args |= {f"{name}_stride_b": x.stride(0), f"{name}_stride_h": x.stride(2)}
-        constants[f"{name.upper()}_STRIDE_T"] = x.stride(1)
+    results = {
+        name: torch.empty(q.shape, dtype=_stored(q), device=q.device) for name in ("q_out", "k_out")
+    }
+    for name in ("q_rstd", "k_rstd"):
+        results[name] = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     b, t, h, _ = q.shape
-    _launch(l2norm, q, args, constants, b * h * ceil_div(t, _ROWS))
-    return *(x.to(q.dtype) for x in results[:2]), *results[2:]
+    integers, constants = {"T": t, "num_tasks": b * h * ceil_div(t, _ROWS)}, {"H": h}
+    for name, x in (("q", q), ("k", k)):
+        integers |= {f"{name}_stride_b": x.stride(0), f"{name}_stride_h": x.stride(2)}
+        constants[f"{name.upper()}_STRIDE_T"] = x.stride(1)
+    _launch(l2norm, {"q": q, "k": k}, results, integers, constants, (given_q, given_k))
+    return results
 
 
 def gradients(q, k, q_rstd, k_rstd, dq, dk) -> tuple[torch.Tensor, torch.Tensor]:
     """Of what normalised() got, from its results and their gradients, in q's dtype."""
-    q, k, dq, dk = (x.resolve_neg().contiguous() for x in (q, k, dq, dk))
-    out = [torch.empty(q.shape, dtype=_stored(q), device=q.device) for _ in range(2)]
-    args = {
-        "q_ptr": q,
-        "k_ptr": k,
-        "q_rstd_ptr": q_rstd,
-        "k_rstd_ptr": k_rstd,
-        "dq_ptr": dq,
-        "dk_ptr": dk,
-        "dq_out_ptr": out[0],
-        "dk_out_ptr": out[1],
-    }
-    args["count"] = q.numel() // max(q.shape[3], 1)
-    _launch(l2norm_backward, q, args, {}, ceil_div(args["count"], _ROWS))
-    return out[0].to(q.dtype), out[1].to(q.dtype)
+    asked = (q, k, q_rstd, k_rstd, dq, dk)
+    found = _again(l2norm_backward, asked)
+    if found is None:
+        names = ("q", "k", "q_rstd", "k_rstd", "dq", "dk")
+        given = {name: x.resolve_neg().contiguous() for name, x in zip(names, asked, strict=True)}
+        found = {
+            name: torch.empty(q.shape, dtype=_stored(q), device=q.device)
+            for name in ("dq_out", "dk_out")
+        }
+        count = q.numel() // max(q.shape[3], 1)
+        integers = {"count": count, "num_tasks": ceil_div(count, _ROWS)}
+        _launch(l2norm_backward, given, found, integers, {}, asked)
+    return found["dq_out"].to(q.dtype), found["dk_out"].to(q.dtype)
+
+
+_calls: calls.Calls[replay.Replay] = calls.Calls()
+
+
+def _again(kernel: Any, tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor] | None:
+    """The results of a call like an earlier one, which is not checked again."""
+    found = _calls.find(kernel.__name__, tensors)
+    if found is None:
+        return None
+    made, addresses = found
+    with backend_lib.device_guard(tensors[0]):
+        return made.run(addresses)
 
 
 def _stored(q: torch.Tensor) -> torch.dtype:
@@ -160,19 +183,26 @@ def _stored(q: torch.Tensor) -> torch.dtype:
 
 
 def _launch(
-    kernel: Any, q: torch.Tensor, args: dict[str, Any], constants: dict[str, int], tasks: int
+    kernel: Any,
+    given: dict[str, torch.Tensor],
+    results: dict[str, torch.Tensor],
+    integers: dict[str, int],
+    constants: dict[str, int],
+    asked: tuple[torch.Tensor, ...],
 ) -> None:
+    """given, results: by the kernel's names. asked: the tensors of the call, before any copy."""
+    q, tasks = given["q"], integers["num_tasks"]
     if q.numel() == 0:
         return
     check_tasks(kernel.__name__, tasks)
     backend = backend_lib.backend_of(q)
     width = q.shape[3]
     with backend_lib.device_guard(q):
-        launch_lib.Launch(
+        launch = launch_lib.Launch(
             kernel=kernel,
             backend=backend,
             grid=(min(tasks, backend_lib.core_count(backend)),),
-            args={**args, "num_tasks": tasks},
+            args={**{f"{name}_ptr": x for name, x in (given | results).items()}, **integers},
             constants={
                 **constants,
                 "K": width,
@@ -180,7 +210,11 @@ def _launch(
                 "ROWS": _ROWS,
             },
             options={"num_warps": 4, "num_stages": 1} if backend == backend_lib.CUDA else {},
-        ).run()
+        )
+        compiled = launch.run()
+    if _calls.may_remember(asked, list(given.values())):
+        made = replay.Replay.of_one(launch, compiled, given, results)
+        _calls.remember(kernel.__name__, asked, made)
 
 
 _BACKWARD = f"{OP}_backward"
@@ -208,6 +242,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) 
 
 
 def _backward(ctx: Any, dq: torch.Tensor, dk: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
+    checks.check_first_derivative(OP)
     return torch.ops.ascend_ops.chunk_kda_l2norm_backward.default(*ctx.saved_tensors, dq, dk)
 
 

@@ -259,7 +259,7 @@ class _Maker:
         return ceil_div(p.chunks, ranges)
 
     def cumulative_gate(self, constants: _Constants) -> KernelPlan:
-        return self.gate(GATE, {**constants, "SPLIT_SUMS": False, "VECTOR_SUMS": True})
+        return self.gate(GATE, {**constants, "ONE_TASK": False})
 
     def gate(self, name: str, constants: _Constants) -> KernelPlan:
         p = self._problem

@@ -9,11 +9,14 @@ from ops.chunk_kda.tile import load_last_row, load_state, load_tile, store_state
 
 @triton.jit(do_not_specialize=["T", "num_tasks"])
 def output_scan(
-    w_ptr,
+    v_ptr,
+    beta_ptr,
     qg_ptr,
+    ke_ptr,
     kg_ptr,
     g_ptr,
     Aqk_ptr,
+    Akk_ptr,
     h0_ptr,
     cu_seqlens_ptr,
     chunk_offsets_ptr,
@@ -22,10 +25,16 @@ def output_scan(
     scale,
     T,
     num_tasks,
+    v_stride_b,
+    v_stride_h,
+    beta_stride_b,
+    beta_stride_t,
+    beta_stride_h,
     HV: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
     C: tl.constexpr,
+    V_STRIDE_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
     HAS_H0: tl.constexpr,
@@ -35,14 +44,15 @@ def output_scan(
     TF32X3: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """o = scale qg h + Aqk v_new with v_new = u - w h, which replaces u; and the last states. Task:
+    """o = scale qg h + Aqk v_new with v_new = Akk beta (v - ke h); and the last states. Task:
     (sequence, value head, V tile).
 
-    Neither h nor v_new goes to memory: for one more product per chunk and tile, and a read of qg
-    and Aqk, that spares 3 V + K V / 64 elements per token and value head.
+    Neither h nor v_new goes to memory, nor do w = Akk beta ke and u = Akk beta v: with those a
+    chunk waits for one product less, 0.17 ms instead of 0.20, but computing them takes 0.10
+    (H200, T 8192, 32 heads, K = V = 128, bf16).
     """
     V_TILES: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
-    DOT: tl.constexpr = tl.float32 if FP32_DOTS else w_ptr.dtype.element_ty
+    DOT: tl.constexpr = tl.float32 if FP32_DOTS else ke_ptr.dtype.element_ty
     PRECISION: tl.constexpr = "tf32x3" if TF32X3 else "ieee"
     lane_t = tl.arange(0, C)
     lane_c = tl.arange(0, C)
@@ -54,25 +64,35 @@ def output_scan(
         b, first, length, _ = sequence(n, cu_seqlens_ptr, chunk_offsets_ptr, T, C, PACKED)
         lane_v = v_tile * BLOCK_V + tl.arange(0, BLOCK_V)
         row = (b * T + first) * HV + hv64
+        v_base = v_ptr + b * v_stride_b + hv64 * v_stride_h + first * V_STRIDE_T
+        beta_base = beta_ptr + b * beta_stride_b + hv64 * beta_stride_h + first * beta_stride_t
         state_at = (tl.cast(n, tl.int64) * HV + hv64) * (K * V)
         state = tl.zeros((BLOCK_K, BLOCK_V), dtype=tl.float32)
         if HAS_H0:
             state += load_state(h0_ptr + state_at, lane_k, lane_v, K, V)
         for start in tl.range(0, length, C, num_stages=STAGES):
             rows = tl.minimum(length - start, C)
-            at = row + tl.cast(start, tl.int64) * HV
-            w = load_tile(w_ptr + at * K, rows, lane_t, lane_k, K, HV * K).to(DOT)
-            u = load_tile(o_ptr + at * V, rows, lane_t, lane_v, V, HV * V).to(tl.float32)
+            start64 = tl.cast(start, tl.int64)
+            at = row + start64 * HV
+            ke = load_tile(ke_ptr + at * K, rows, lane_t, lane_k, K, HV * K).to(DOT)
+            v = load_tile(v_base + start64 * V_STRIDE_T, rows, lane_t, lane_v, V, V_STRIDE_T).to(
+                tl.float32
+            )
+            beta = tl.load(
+                beta_base + (start64 + lane_t) * beta_stride_t, mask=lane_t < rows, other=0.0
+            ).to(tl.float32)
+            akk = load_tile(Akk_ptr + at * C, rows, lane_t, lane_c, C, HV * C).to(DOT)
             qg = load_tile(qg_ptr + at * K, rows, lane_t, lane_k, K, HV * K).to(DOT)
             aqk = load_tile(Aqk_ptr + at * C, rows, lane_t, lane_c, C, HV * C).to(DOT)
             kg = load_tile(kg_ptr + at * K, rows, lane_t, lane_k, K, HV * K).to(DOT)
             g_last = load_last_row(g_ptr + at * K, rows, lane_k, K, HV * K)
             before = state.to(DOT)
-            v_new = (u - tl.dot(w, before, input_precision=PRECISION)).to(DOT)
+            x = v - tl.dot(ke, before, input_precision=PRECISION)
             o = tl.dot(qg, before, input_precision=PRECISION) * scale
-            o += tl.dot(aqk, v_new, input_precision=PRECISION)
-            store_tile(o_ptr + at * V, o, rows, lane_t, lane_v, V, HV * V)
+            v_new = tl.dot(akk, (beta[:, None] * x).to(DOT), input_precision=PRECISION).to(DOT)
             state = state * tl.exp2(g_last)[:, None]
             state += tl.dot(tl.trans(kg), v_new, input_precision=PRECISION)
+            o += tl.dot(aqk, v_new, input_precision=PRECISION)
+            store_tile(o_ptr + at * V, o, rows, lane_t, lane_v, V, HV * V)
         if HAS_FINAL_STATE:
             store_state(final_state_ptr + state_at, state, lane_k, lane_v, K, V)

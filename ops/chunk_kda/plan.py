@@ -36,6 +36,8 @@ SOLVE = "solve"
 # 64 columns beside a chunk of 64 tokens. With 32 Triton 3.6 miscompiles some products of Hopper's
 # wgmma: finalize was off by 2000 %, the scans right only while their loads are pipelined.
 _BLOCK = 64
+# Of ops.common.launch, see CPU_REFERENCE.
+_MAX_PROGRAMS = 65535
 
 
 def make_plan(
@@ -180,6 +182,7 @@ class Maker:
             )
         self._problem = problem
         self._gpu = backend == CUDA
+        self._max_programs = max_programs
         self._limit = cores if max_programs is None else min(cores, max_programs)
         # Triton's interpreter multiplies bf16 matrices as if they were integers and truncates where
         # it should round to bf16 (triton 3.2). There, and only there, bf16 operands and what is
@@ -197,8 +200,8 @@ class Maker:
 
     def cumulative_gate(self, gate: Mapping[str, int | bool]) -> KernelPlan:
         p = self._problem
-        constants = {"BLOCK_K": _BLOCK, "SPLIT_SUMS": self._gpu, "VECTOR_SUMS": False}
-        return self._kernel(GATE, p.chunks * p.HV * self.k_tiles, {**gate, **constants}, 4)
+        constants = {**gate, "BLOCK_K": _BLOCK}
+        return self._each(GATE, p.chunks * p.HV * self.k_tiles, constants)
 
     def prepare(self) -> KernelPlan:
         p = self._problem
@@ -206,16 +209,17 @@ class Maker:
         constants = {"BLOCK_K": self._wide(p.K), "BLOCK_V": self._wide(p.V), "HAS_U": p.recompute}
         return self._kernel(PREPARE, p.chunks * p.HV, constants, 4)
 
-    def pair_scores(self, has_qg: bool) -> KernelPlan:
+    def pair_scores(self, has_qg: bool, has_ke: bool) -> KernelPlan:
         p = self._problem
         constants = {
             "BLOCK_K": _BLOCK,
             "LEVELS": p.C.bit_length() - 1,
             "HAS_QG": has_qg,
+            "HAS_KE": has_ke,
         }
-        return self._kernel(PAIR_SCORES, p.chunks * p.HV, constants, 4)
+        return self._each(PAIR_SCORES, p.chunks * p.HV, constants)
 
-    def solve(self) -> KernelPlan:
+    def solve(self, has_w: bool) -> KernelPlan:
         p = self._problem
         precision = "ieee"
         if self._gpu:
@@ -230,9 +234,10 @@ class Maker:
             "BLOCK_K": self._wide(p.K),
             "BLOCK_V": self._wide(p.V),
             "LEVELS": p.C.bit_length() - 1,
+            "HAS_W": has_w,
             "SOLVE": precision,
         }
-        return self._kernel(SOLVE, p.chunks * p.HV, constants, 4)
+        return self._each(SOLVE, p.chunks * p.HV, constants)
 
     def scan(self, name: str, constants: Mapping[str, int | bool], operands: int = 2) -> KernelPlan:
         """operands: [C, K] matrices that a chunk multiplies."""
@@ -294,6 +299,12 @@ class Maker:
         """Columns of a tile where registers suffice for 128."""
         fp32 = self._problem.dtype == problem_lib.FLOAT32
         return _BLOCK if fp32 or size <= _BLOCK else 2 * _BLOCK
+
+    def _each(self, name: str, count: int, constants: Mapping[str, int | bool | str]) -> KernelPlan:
+        """A kernel that can do without its loop over tasks, see tile.tasks_of_program."""
+        one_task = self._gpu and self._max_programs is None and count <= _MAX_PROGRAMS
+        launch = self._kernel(name, count, {**constants, "ONE_TASK": one_task}, 4)
+        return dataclasses.replace(launch, programs=count) if one_task else launch
 
     def _kernel(
         self,

@@ -257,8 +257,10 @@ def _gate_backward(x, A_log, dt_bias, lower_bound, dg):
     y = x if dt_bias is None else x + dt_bias.view(x.shape[2:])
     rate = torch.ones((), dtype=x.dtype, device=x.device) if A_log is None else A_log.exp()[:, None]
     if lower_bound is None:
+        natural = gate(x, A_log, dt_bias, None, x.dtype)
+        dg = torch.where(natural < MIN_GATE, 0.0, dg)
         dx = -rate * torch.sigmoid(y) * dg
-        dA_log = (dg * gate(x, A_log, dt_bias, None, x.dtype)).sum((0, 1, 3))
+        dA_log = (dg * natural.clamp(min=MIN_GATE)).sum((0, 1, 3))
     else:
         sigmoid = torch.sigmoid(rate * y)
         slope = sigmoid * (1 - sigmoid)

@@ -105,10 +105,13 @@ def backend_of(tensor: torch.Tensor) -> str:
 
 def device_guard(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
     """Makes the tensor's device the current one, which is where Triton launches kernels."""
-    kind = tensor.device.type
-    if kind == "cpu" or _pretended is not None:
+    device = tensor.device
+    if device.type == "cpu" or _pretended is not None:
         return contextlib.nullcontext()
-    return getattr(torch, kind).device(tensor.device)
+    module = getattr(torch, device.type)
+    if module.current_device() == device.index:
+        return contextlib.nullcontext()
+    return module.device(device)
 
 
 def program_limit() -> int | None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
@@ -23,6 +24,18 @@ class ArchitectureTest(parameterized.TestCase):
     def test_others_are_refused_by_name(self, chip):
         with self.assertRaisesRegex(NotImplementedError, f"the NPU '{chip}'.*npu-arch32"):
             backend.architecture(chip)
+
+
+class DeviceGuardTest(absltest.TestCase):
+    def test_the_current_device_is_left_alone(self):
+        tensor = mock.Mock(device=torch.device("cuda:1"))
+        with mock.patch.object(torch, "cuda") as cuda:
+            cuda.current_device.return_value = 1
+            with backend.device_guard(tensor):
+                cuda.device.assert_not_called()
+            cuda.current_device.return_value = 0
+            self.assertIs(backend.device_guard(tensor), cuda.device.return_value)
+            cuda.device.assert_called_once_with(torch.device("cuda:1"))
 
 
 class BackendOfTest(absltest.TestCase):

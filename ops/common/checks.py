@@ -136,6 +136,14 @@ def check_no_gradients(function: str, tensors: Iterable[tuple[str, torch.Tensor 
             )
 
 
+def check_first_derivative(function: str) -> None:
+    """Raises NotImplementedError in a backward that is to be differentiated itself."""
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            f"create_graph: got True, a second derivative, which {function} has not; allowed: False"
+        )
+
+
 def _short(value: object) -> str:
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)

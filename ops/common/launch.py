@@ -4,8 +4,9 @@ Every launch of every op goes through `Launch.run`, where tests and tools can wa
 """
 
 import contextlib
+import ctypes
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ops.common import backend
 # it, so the limit holds everywhere.
 MAX_PROGRAMS = 65535
 
-# Versions of Triton whose compiled kernels `Repeated` was run with: it calls them their way.
+# Versions of Triton whose kernels for GPUs `Repeated` was run with: it calls them their way.
 _REPEATABLE = ("3.6.0",)
 
 _recordings: list[list["Launch"]] = []
@@ -76,7 +77,7 @@ class Launch:
         anything; not to a device.
 
         Returns:
-            What Triton returns: its compiled kernel on a device.
+            The compiled kernel, for `Repeated`; None inside `backend.pretend`.
 
         Raises:
             ValueError: an empty grid or one above MAX_PROGRAMS, or a tensor with PyTorch's negative
@@ -97,10 +98,11 @@ class Launch:
             recording.append(self)
         if backend.run_pretended(self):
             return None
-        args = self.args
-        if self.backend == backend.CPU_REFERENCE:
-            args = {name: _base_only(value) for name, value in args.items()}
-        return self.kernel[self.grid](**args, **self.constants, **self.options)
+        if self.backend != backend.CPU_REFERENCE:
+            return self.kernel[self.grid](**self.args, **self.constants, **self.options)
+        args = {name: _base_only(value) for name, value in self.args.items()}
+        self.kernel[self.grid](**args, **self.constants, **self.options)
+        return _Interpreted(self)
 
 
 class Repeated:
@@ -108,20 +110,16 @@ class Repeated:
 
     That search takes longer than a small kernel runs (about 60 us for 50 arguments). The caller
     promises what it would have found: same types, constants, options and integers, and tensors
-    whose addresses are multiples of 16 where the first ones' were.
-
-    Attributes:
-        launch: the first launch, which has been run.
+    whose addresses are multiples of 16 where the first ones' were. No tensor is kept alive.
     """
 
     def __init__(self, launch: Launch, compiled: Any, names: Sequence[str]):
         """compiled: what launch.run() returned. names: of tensors whose addresses run() gets."""
-        self.launch = launch
         arguments = {**launch.args, **launch.constants}
         self._values = [arguments[name] for name in launch.kernel.arg_names]
         self._positions = [launch.kernel.arg_names.index(name) for name in names]
         for position in self._positions:
-            self._values[position] = None  # keeps no tensor of the first call alive
+            self._values[position] = None
         self._start = compiled[(*launch.grid, 1, 1)[:3]]
 
     def run(self, addresses: Sequence[int], order: Sequence[int]) -> None:
@@ -132,20 +130,40 @@ class Repeated:
         self._start(*values)
 
 
+class _Interpreted:
+    """Stands for a compiled kernel where there is none: compiled[grid](*values), pointers as
+    addresses. So the interpreter runs a repeated call as a GPU does."""
+
+    def __init__(self, launch: Launch):
+        self._kernel, self._options = launch.kernel, launch.options
+        self._pointers = {
+            name: value.dtype
+            for name, value in launch.args.items()
+            if isinstance(value, torch.Tensor)
+        }
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def start(*values: Any) -> None:
+            args = dict(zip(self._kernel.arg_names, values, strict=True))
+            for name, dtype in self._pointers.items():
+                memory = (ctypes.c_char * dtype.itemsize).from_address(args[name])
+                args[name] = torch.frombuffer(memory, dtype=dtype)
+            self._kernel[grid](**args, **self._options)
+
+        return start
+
+
 def watched() -> bool:
     """Whether the caller is inside `record`."""
     return bool(_recordings)
 
 
-def repeatable(backend_name: str) -> bool:
-    """Whether `Repeated` works here and nobody watches launches."""
-    return (
-        backend_name == backend.CUDA
-        and triton.__version__ in _REPEATABLE
-        and not _recordings
-        and not backend.pretending()
-        and backend.program_limit() is None
-    )
+def repeatable(tensor: torch.Tensor | None) -> bool:
+    """Whether `Repeated` works for kernels on this tensor, and nobody watches launches."""
+    if _recordings or backend.pretending() or backend.program_limit() is not None:
+        return False
+    kind = None if tensor is None else tensor.device.type
+    return kind == "cpu" or (kind == "cuda" and triton.__version__ in _REPEATABLE)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Tests of ops.common.launch in Triton's interpreter; TRITON_INTERPRET=1 must be set."""
 
+import weakref
 from unittest import mock
 
 import torch
@@ -140,7 +141,7 @@ class PretendTest(absltest.TestCase):
         self.assertLen(launches, 1)
 
 
-class RepeatedTest(absltest.TestCase):
+class RepeatedTest(parameterized.TestCase):
     def test_replaces_the_named_arguments_only(self):
         calls = []
 
@@ -152,27 +153,43 @@ class RepeatedTest(absltest.TestCase):
         repeated = launch.Repeated(planned, Compiled(), ["y_ptr", "x_ptr"])
         repeated.run([100, 200, 250, 300], [3, 0])
         repeated.run([1, 2], [0, 1])
-        # In the kernel's own order; the first call's tensors are not kept.
+        # In the kernel's own order.
         self.assertEqual(
             calls,
             [((4, 1, 1), (100, 300, None, 7, 1)), ((4, 1, 1), (2, 1, None, 7, 1))],
         )
 
-    def test_only_for_devices_and_versions_that_were_tried(self):
-        self.assertFalse(launch.repeatable(backend.CPU_REFERENCE))
-        self.assertFalse(launch.repeatable(backend.NPU_ARCH32))
+    def test_keeps_no_tensor_of_the_first_launch(self):
+        x, y = torch.arange(4.0), torch.zeros(4)
+        planned = _launch(x=x, y=y)
+        repeated = launch.Repeated(planned, planned.run(), ["x_ptr", "y_ptr"])
+        gone = [weakref.ref(x), weakref.ref(y)]
+        del planned, x, y
+        self.assertEqual([ref() for ref in gone], [None, None])
+        x, y = torch.full((4,), 8.0), torch.zeros(4)
+        repeated.run([x.data_ptr(), y.data_ptr()], [0, 1])
+        self.assertEqual(y.tolist(), [10.0] * 4)
+
+    @parameterized.parameters("cpu", "cuda")
+    def test_not_while_somebody_looks(self, kind):
+        tensor = mock.Mock(device=torch.device(kind))
         with mock.patch.object(triton, "__version__", "3.6.0"):
-            self.assertTrue(launch.repeatable(backend.CUDA))
+            self.assertTrue(launch.repeatable(tensor))
             with launch.record():
                 self.assertTrue(launch.watched())
-                self.assertFalse(launch.repeatable(backend.CUDA))
+                self.assertFalse(launch.repeatable(tensor))
             with backend.limit_programs(3):
-                self.assertFalse(launch.repeatable(backend.CUDA))
+                self.assertFalse(launch.repeatable(tensor))
             with backend.pretend(backend.CUDA, 8):
-                self.assertFalse(launch.repeatable(backend.CUDA))
-        with mock.patch.object(triton, "__version__", "9.9.9"):
-            self.assertFalse(launch.repeatable(backend.CUDA))
+                self.assertFalse(launch.repeatable(tensor))
         self.assertFalse(launch.watched())
+
+    def test_only_for_devices_and_versions_that_were_tried(self):
+        with mock.patch.object(triton, "__version__", "9.9.9"):
+            self.assertFalse(launch.repeatable(mock.Mock(device=torch.device("cuda"))))
+        for kind in ("meta", "privateuseone"):
+            self.assertFalse(launch.repeatable(mock.Mock(device=torch.device(kind))))
+        self.assertFalse(launch.repeatable(None))
 
 
 class RecordTest(absltest.TestCase):

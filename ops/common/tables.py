@@ -10,13 +10,16 @@ from ops.common import backend, chunks
 
 
 def of_sequences(
-    bounds: tuple[int, ...], chunk_size: int, device: torch.device
+    bounds: tuple[int, ...] | None, chunk_size: int, device: torch.device
 ) -> Mapping[str, torch.Tensor]:
-    """cu_seqlens [N + 1], chunk_offsets [N + 1] and chunk_indices [2 NT], int32, of the boundaries.
+    """cu_seqlens [N + 1], chunk_offsets [N + 1] and chunk_indices [2 NT], int32, of the boundaries;
+    nothing without any.
 
     On a device they are remembered: a step uses the same packing in every layer, and one copy
     serves them all.
     """
+    if bounds is None:
+        return {}
     if backend.pretending() or device.type == "cpu":
         return make(bounds, chunk_size, device)
     # By stream, because the last reference may go while a kernel on its stream still reads.

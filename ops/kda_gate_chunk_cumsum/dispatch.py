@@ -1,7 +1,7 @@
 """kda_gate_chunk_cumsum: check the arguments, plan, launch; its entry in torch.library."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ import torch
 from ops.chunk_kda import contract as kda
 from ops.chunk_kda import gate
 from ops.common import backend as backend_lib
-from ops.common import checks, tables
+from ops.common import calls, checks, replay, tables
 from ops.common import launch as launch_lib
 from ops.kda_gate_chunk_cumsum import contract
 from ops.kda_gate_chunk_cumsum import plan as plan_lib
@@ -107,10 +107,38 @@ def _checked(**arguments: Any) -> tuple[plan_lib.Problem, contract.Inputs]:
 
 
 def _run(**arguments: Any) -> torch.Tensor:
+    out = _again(arguments)
+    if out is None:
+        out = _anew(arguments)
+    if arguments["cu_seqlens"] is not None:
+        out[:, arguments["cu_seqlens"][-1] :] = 0
+    return out
+
+
+_calls: calls.Calls[replay.Replay] = calls.Calls()
+
+
+def _likeness(arguments: dict[str, Any]) -> tuple[Hashable, list[torch.Tensor | None]]:
+    """What tells calls apart, see ops.common.calls."""
+    others = [value for name, value in arguments.items() if name not in contract.TENSORS]
+    return calls.key(others), [arguments[name] for name in contract.TENSORS]
+
+
+def _again(arguments: dict[str, Any]) -> torch.Tensor | None:
+    """The result of a call like an earlier one, which is not checked and planned again."""
+    found = _calls.find(*_likeness(arguments))
+    if found is None:
+        return None
+    made, addresses = found
+    g = arguments["g"]
+    with backend_lib.device_guard(g):
+        packed = tables.of_sequences(arguments["cu_seqlens"], arguments["chunk_size"], g.device)
+        return made.run(addresses + [table.data_ptr() for table in packed.values()])["g"]
+
+
+def _anew(arguments: dict[str, Any]) -> torch.Tensor:
     problem, inputs = _checked(**arguments)
     out = inputs.g.new_empty(inputs.g.shape, dtype=torch.float32)
-    if inputs.cu_seqlens is not None:
-        out[:, inputs.cu_seqlens[-1] :] = 0
     if problem.empty:
         return out
     backend = backend_lib.backend_of(inputs.g)
@@ -118,21 +146,27 @@ def _run(**arguments: Any) -> torch.Tensor:
         plan = _plan(
             problem, backend, backend_lib.device_cores(backend), backend_lib.program_limit()
         )
-        make_launch(problem, inputs, out, backend, plan).run()
+        packed = tables.of_sequences(inputs.cu_seqlens, problem.C, out.device)
+        launch = make_launch(problem, inputs, packed, out, backend, plan)
+        compiled = launch.run()
+    key, tensors = _likeness(arguments)
+    if _calls.may_remember(tensors, [getattr(inputs, name) for name in contract.TENSORS]):
+        given = {"g_org": inputs.g, "A_log": inputs.A_log, "dt_bias": inputs.dt_bias}
+        given = {name: tensor for name, tensor in given.items() if tensor is not None}
+        made = replay.Replay.of_one(launch, compiled, given | dict(packed), {"g": out})
+        _calls.remember(key, tensors, made)
     return out
 
 
 def make_launch(
     problem: plan_lib.Problem,
     inputs: contract.Inputs,
+    packed: Mapping[str, torch.Tensor],
     out: torch.Tensor,
     backend: str,
     plan: plan_lib.Plan,
 ) -> launch_lib.Launch:
-    """The launch that a plan stands for, not run."""
-    packed: Mapping[str, torch.Tensor] = {}
-    if inputs.cu_seqlens is not None:
-        packed = tables.of_sequences(inputs.cu_seqlens, problem.C, out.device)
+    """The launch that a plan stands for, not run. packed: tables of packed sequences."""
     return launch_lib.Launch(
         kernel=gate.cumulative_gate,
         backend=backend,

@@ -9,7 +9,7 @@ from torch._subclasses import fake_tensor
 
 from ops.common import launch
 from ops.kda_gate_chunk_cumsum import kda_gate_chunk_cumsum, reference
-from testing import guard, unit
+from testing import guard, repeats, unit
 
 _DEVICE = unit.DEVICE.torch_device
 # Of a sum of up to 64 steps; 2^-23.3 is the worst measured here in the interpreter.
@@ -180,6 +180,59 @@ class CallTest(parameterized.TestCase):
             kda_gate_chunk_cumsum(**x)
         with torch.no_grad():
             self.assertTrue(torch.equal(kda_gate_chunk_cumsum(**x), expected))
+
+
+class RepeatTest(parameterized.TestCase):
+    """A call like an earlier one is neither checked nor planned again (ops.common.calls)."""
+
+    def setUp(self):
+        super().setUp()
+        if not repeats.supported(_DEVICE):
+            self.skipTest("each call is planned on this device")
+
+    def _call(self, x):
+        return kda_gate_chunk_cumsum(**x)
+
+    @parameterized.product(
+        gate=("given", "softplus", "bounded"), bounds=(None, (0, 17, 17, 60, 66))
+    )
+    def test_values_and_addresses_are_new(self, gate, bounds):
+        x = _inputs(gate=gate, bounds=bounds)
+        first = self._call(x)
+        y = {
+            name: 0.5 * value
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+            else value
+            for name, value in x.items()
+        }
+        expected = repeats.planned(self._call, y)
+        self.assertFalse(torch.equal(first, expected))
+        self.assertTrue(torch.equal(repeats.repeated(self._call, y), expected))
+        self.assertTrue(torch.equal(repeats.repeated(self._call, x), first))
+
+    @parameterized.parameters(
+        ({"gate": "bounded"}, {"gate": "bounded", "lower_bound": -3.0}),
+        ({"gate": "bounded"}, {"gate": "softplus"}),
+        ({"chunk_size": 32}, {"chunk_size": 64}),
+        ({"bounds": (0, 17, 60)}, {"bounds": (0, 16, 60)}),
+        ({"bounds": (0, 17, 60)}, {}),
+    )
+    def test_other_options_are_another_call(self, first, second):
+        x = _inputs(**second)
+        expected = repeats.planned(self._call, x)
+        self._call(_inputs(**first))
+        self.assertTrue(torch.equal(self._call(x), expected))
+
+    def test_errors_of_a_call_that_is_nearly_like_an_earlier_one(self):
+        x = _inputs(gate="softplus")
+        self._call(x)
+        with self.assertRaisesRegex(ValueError, "^A_log: got shape"):
+            self._call(x | {"A_log": x["A_log"][:1]})
+        with torch.no_grad():
+            leaf = x["g"].clone().requires_grad_()
+            self._call(x | {"g": leaf})
+        with self.assertRaisesRegex(NotImplementedError, "^g: got a tensor that requires"):
+            self._call(x | {"g": leaf})
 
 
 class TorchLibraryTest(parameterized.TestCase):

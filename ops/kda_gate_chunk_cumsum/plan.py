@@ -15,6 +15,8 @@ CUDA = "cuda"
 GIVEN, SOFTPLUS, BOUNDED = 0, 1, 2
 
 _MAX_TASKS = 2**31 - 2**16  # task counters are int32 and step by up to 2^16
+# Of ops.common.launch.
+_MAX_PROGRAMS = 65535
 _BLOCK = 64
 # arch35's compiler (1.2.0) crashes on 16 columns.
 _LEAST_BLOCK = {NPU_ARCH32: 16, NPU_ARCH35: 32}
@@ -104,6 +106,9 @@ def make_plan(problem: Problem, backend: str, cores: int, max_programs: int | No
     limit = 2 * cores if npu else cores
     if max_programs is not None:
         limit = min(limit, max_programs)
+    one_task = backend == CUDA and max_programs is None and num_tasks <= _MAX_PROGRAMS
+    if one_task:
+        limit = num_tasks
     constants = {
         "HV": p.HV,
         "K": p.K,
@@ -114,10 +119,7 @@ def make_plan(problem: Problem, backend: str, cores: int, max_programs: int | No
         "HAS_A_LOG": p.has_A_log,
         "HAS_BIAS": p.has_dt_bias,
         "PACKED": p.packed,
-        # Sums are products with ones where matrix units add up fastest, of three bf16 terms where
-        # they round fp32 operands.
-        "SPLIT_SUMS": backend == CUDA,
-        "VECTOR_SUMS": npu,
+        "ONE_TASK": one_task,
     }
     options = {"num_warps": 4, "num_stages": 1} if backend == CUDA else {}
     return Plan(min(num_tasks, limit), num_tasks, constants, options)

@@ -43,27 +43,29 @@ class PlanTest(parameterized.TestCase):
 
     def test_grids(self):
         programs = [plan.make_plan(_PROBLEM, backend, 24).programs for backend in _BACKENDS]
-        self.assertEqual(programs, [24, 48, 48, 24])  # both vector cores of a cube core
+        # Both vector cores of a cube core; on a GPU one for each task.
+        self.assertEqual(programs, [24, 48, 48, 128 * 32 * 2])
         self.assertEqual(plan.make_plan(_PROBLEM, plan.NPU_ARCH32, 24, 3).programs, 3)
 
     def test_a_cap_changes_the_grid_only(self):
         for backend in _BACKENDS:
             free, capped = (plan.make_plan(_PROBLEM, backend, 24, n) for n in (None, 3))
-            self.assertEqual(dataclasses.replace(free, programs=3), capped)
+            self.assertEqual(
+                dataclasses.replace(free, programs=3, constants={}),
+                dataclasses.replace(capped, constants={}),
+            )
+            self.assertEqual(capped.constants, {**free.constants, "ONE_TASK": False})
 
-    def test_how_rows_are_added_up(self):
-        found = {
-            backend: (made.constants["SPLIT_SUMS"], made.constants["VECTOR_SUMS"])
-            for backend in _BACKENDS
-            for made in [plan.make_plan(_PROBLEM, backend, 24)]
-        }
-        expected = {
-            plan.CPU_REFERENCE: (False, False),
-            plan.NPU_ARCH32: (False, True),
-            plan.NPU_ARCH35: (False, True),
-            plan.CUDA: (True, False),
-        }
-        self.assertEqual(found, expected)
+    def test_one_task_for_each_program(self):
+        for chunks, backend, one_task in (
+            (512, plan.CUDA, True),
+            (1024, plan.CUDA, False),  # 65536 tasks are more than a grid may have
+            (512, plan.CPU_REFERENCE, False),
+            (512, plan.NPU_ARCH32, False),
+        ):
+            made = plan.make_plan(_problem(T=64 * chunks, NT=chunks), backend, 24)
+            self.assertEqual(made.constants["ONE_TASK"], one_task)
+            self.assertEqual(made.programs == made.num_tasks, one_task)
 
     def test_neither_length_nor_batch_makes_another_kernel(self):
         for backend in _BACKENDS:

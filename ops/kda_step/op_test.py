@@ -7,7 +7,7 @@ from torch._subclasses import fake_tensor
 from ops.chunk_kda import chunk_kda
 from ops.common import backend, launch
 from ops.kda_step import kda_step, reference
-from testing import guard, unit
+from testing import guard, repeats, unit
 
 _DEVICE = unit.DEVICE.torch_device
 _HALF = torch.float16
@@ -324,6 +324,84 @@ class CallTest(parameterized.TestCase):
             o, state = kda_step(**x, inplace_final_state=True)
             self.assertTrue(o[1].isnan().all() and state.isfinite().all())
             self.assertFalse(torch.equal(state, kept))
+
+
+class RepeatTest(parameterized.TestCase):
+    """A call like an earlier one is neither checked nor planned again (ops.common.calls)."""
+
+    def setUp(self):
+        super().setUp()
+        if not repeats.supported(_DEVICE):
+            self.skipTest("each call is planned on this device")
+
+    def _call(self, x):
+        x = x | {"state": x["state"].clone()}
+        o, state = kda_step(**x)
+        self.assertIs(state is x["state"], x.get("inplace_final_state", False))
+        return o, state
+
+    def assert_same(self, found, expected):
+        for result, other in zip(found, expected, strict=True):
+            self.assertTrue(torch.equal(result, other))
+            self.assertTrue(torch.equal(result.signbit(), other.signbit()))
+
+    @parameterized.product(
+        inplace_final_state=(False, True), dtype=(torch.float32, _HALF), indices=(None, (3, -1, 0))
+    )
+    def test_values_and_addresses_are_new(self, inplace_final_state, dtype, indices):
+        own = {"dtype": dtype, "indices": indices, "n": 5 if indices else None, **_MODEL}
+        own["inplace_final_state"] = inplace_final_state
+        x, y = _inputs(**own), _inputs(seed=1, **own)
+        self._call(x)
+        for z in (y, x):
+            expected = repeats.planned(self._call, z)
+            self.assert_same(repeats.repeated(self._call, z), expected)
+
+    @parameterized.parameters(
+        ({"scale": 0.5}, {"scale": 0.25}),
+        ({"scale": 0.0}, {"scale": -0.0}),
+        ({"inplace_final_state": False}, {"inplace_final_state": True}),
+        ({"inplace_final_state": True}, {"inplace_final_state": False}),
+        ({"use_qk_l2norm_in_kernel": True}, {}),
+        ({"use_beta_sigmoid_in_kernel": True}, {}),
+        ({"lower_bound": -3.0, **_MODEL}, {"lower_bound": -4.0, **_MODEL}),
+        ({"lower_bound": -3.0, **_MODEL}, _MODEL),
+    )
+    def test_other_options_are_another_call(self, first, second):
+        x = _inputs(**second)
+        expected = repeats.planned(self._call, x)
+        self._call(_inputs(**first))
+        self.assert_same(self._call(x), expected)
+
+    def test_indices_on_the_host_are_checked_each_time(self):
+        x = _inputs(n=5, indices=(3, -1, 0))
+        if x["state_indices"].device.type != "cpu":
+            self.skipTest("those of a device are not read")
+        self._call(x)
+        with self.assertRaisesRegex(ValueError, r"^state_indices\[1\]: got 5, allowed"):
+            self._call(x | {"state_indices": torch.tensor([3, 5, 0], dtype=torch.int32)})
+        x["inplace_final_state"] = True
+        self._call(x)
+        with self.assertRaisesRegex(ValueError, r"^state_indices\[2\]: got 3, which"):
+            self._call(x | {"state_indices": torch.tensor([3, -1, 3], dtype=torch.int32)})
+
+    def test_errors_of_a_call_that_is_nearly_like_an_earlier_one(self):
+        x = _inputs()
+        self._call(x)
+        with self.assertRaisesRegex(TypeError, "^use_qk_l2norm_in_kernel: got 0 of type int"):
+            self._call(x | {"use_qk_l2norm_in_kernel": 0})
+        with self.assertRaisesRegex(ValueError, "^g: got shape"):
+            self._call(x | {"g": x["g"][:, :1]})
+
+    def test_a_backward_does_not_get_new_states_for_old_ones(self):
+        x = _inputs()
+        weight = torch.ones_like(x["state"]).requires_grad_()
+        for _ in range(2):  # planned, then repeated
+            product = (weight * x["state"]).sum()
+            with torch.no_grad():
+                kda_step(**x, inplace_final_state=True)
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                product.backward()
 
 
 class TorchLibraryTest(parameterized.TestCase):

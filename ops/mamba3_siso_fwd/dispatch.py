@@ -1,15 +1,14 @@
 """mamba3_siso_fwd_kernel: check the arguments, plan, launch; the op's entry in torch.library."""
 
 import functools
-import operator
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._C._dynamo import guards
 
 from ops.common import backend as backend_lib
+from ops.common import calls
 from ops.common import launch as launch_lib
 from ops.mamba3_siso_fwd import contract, gated, kernel, segments
 from ops.mamba3_siso_fwd import plan as plan_lib
@@ -84,24 +83,21 @@ def mamba3_siso_fwd_kernel(
         contract.check_types(*tensors, chunk_size)
         return _forward(*tensors, chunk_size)
     if torch.compiler.is_compiling() or not (
-        type(q) is type(v) is torch.Tensor and q.is_cuda and type(chunk_size) is int
+        type(q) is type(v) is torch.Tensor and type(chunk_size) is int
     ):
         contract.check_types(*tensors, chunk_size)
         return torch.ops.ascend_ops.mamba3_siso_fwd.default(*tensors, chunk_size)
 
-    key = (q.shape, v.shape, chunk_size, d is None, z is None)
-    if launch_lib.repeatable(backend_lib.CUDA):
-        for prepared in _prepared.get(key, ()):
-            addresses = prepared.addresses_of(tensors)
-            if addresses is not None:
-                return prepared.run(addresses)
+    found = _calls.find(chunk_size, tensors)
+    if found is not None:
+        prepared, addresses = found
+        with backend_lib.device_guard(q):
+            return prepared.run(addresses)
     contract.check_types(*tensors, chunk_size)
     _local.made = None
     out = torch.ops.ascend_ops.mamba3_siso_fwd.default(*tensors, chunk_size)
     if _local.made is not None:
-        if sum(map(len, _prepared.values())) >= _MAX_PREPARED:
-            _prepared.clear()
-        _prepared.setdefault(key, []).append(_Prepared(_local.made, tensors, out))
+        _calls.remember(chunk_size, tensors, _Prepared(_local.made, tensors, out))
         _local.made = None
     return out
 
@@ -134,13 +130,8 @@ def _forward(
         launches = make_launches(problem, inputs, target, backend, plan)
         compiled = [launch.run() for launch in launches]
     if plan.stage_output:
-        out.copy_(target)
-    # A call that had to copy an argument, or that no_grad() allowed, is checked in full every time.
-    if (
-        launch_lib.repeatable(backend)
-        and all(map(operator.is_, tensors, inputs.in_order()))
-        and not any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    ):
+        return out.copy_(target)
+    if _calls.may_remember(tensors, inputs.in_order()):
         _local.made = plan, launches, compiled
     return out
 
@@ -162,10 +153,10 @@ _Made = tuple[plan_lib.Plan, Sequence[launch_lib.Launch], Sequence[Any]]
 
 
 class _Prepared:
-    """A call on a GPU that was made before: what is left is to recognise it and to launch.
+    """What is left of a call that was made, for one like it: its launches.
 
     It saves checks, torch's dispatcher, plan and Triton's search for the kernels: README.md has the
-    host time with and without.
+    host time with and without, on a GPU.
     """
 
     def __init__(
@@ -175,58 +166,35 @@ class _Prepared:
         out: torch.Tensor,
     ):
         plan, launches, compiled = made
-        present = [tensor for tensor in tensors if tensor is not None]
-        # One call compares types, dtypes, devices, sizes, strides, and what torch's dispatcher
-        # looks at (gradients, lazy negation, modes, transforms) of all tensors, in 2 us; asking
-        # them one by one takes 16.
-        self._guards = guards.TensorGuards(
-            *present,
-            dynamic_dims_sizes=[list(t.shape) for t in present],
-            dynamic_dims_strides=[list(t.stride()) for t in present],
-        )
-        self._alignments = [tensor.data_ptr() & 15 for tensor in present]
-        self._present = [i for i, tensor in enumerate(tensors) if tensor is not None]
         self._shape, self._dtype, self._device = out.shape, out.dtype, out.device
-        self._slots = plan.slots
-        self._state_bytes = 4 * plan.slots * plan.state
         self._workspace_bytes = plan.workspace_bytes
+        # As _workspace lays it out: where states, decays, units and gates begin.
+        self._offsets = [4 * plan.gates]
+        self._offsets.append(self._offsets[-1] + 4 * plan.slots * plan.state)
+        self._offsets += (self._offsets[-1] + 4 * plan.slots, 0)
         self._launches = []
-        names = [f"{contract.ARGUMENTS[i]}_ptr" for i in self._present]
+        present = [i for i, tensor in enumerate(tensors) if tensor is not None]
+        names = [f"{contract.ARGUMENTS[i]}_ptr" for i in present]
         names += [f"{name}_ptr" for name in ("out", *_WORKSPACE)]
         for launch, kernel_ in zip(launches, compiled, strict=True):
             given = [name for name in names if launch.args.get(name) is not None]
             order = [names.index(name) for name in given]
             self._launches.append((launch_lib.Repeated(launch, kernel_, given), order))
 
-    def addresses_of(self, tensors: Sequence[torch.Tensor | None]) -> list[int] | None:
-        """Of the tensors that are given; None when this is another call."""
-        present: Any = [tensors[i] for i in self._present]
-        if not self._guards.check(*present):
-            return None
-        addresses = [tensor.data_ptr() for tensor in present]
-        if [address & 15 for address in addresses] != self._alignments:
-            return None
-        return addresses
-
     def run(self, addresses: list[int]) -> torch.Tensor:
-        if self._device.index != torch.cuda.current_device():
-            with torch.cuda.device(self._device):
-                return self.run(addresses)
+        """Launches on the current device."""
         out = torch.empty(self._shape, dtype=self._dtype, device=self._device)
         addresses.append(out.data_ptr())
-        if self._slots:
-            # As _workspace lays it out. Freed when this returns; the allocator keeps its order.
+        if self._workspace_bytes:
+            # Freed when this returns; the allocator keeps its order.
             whole = torch.empty(self._workspace_bytes, dtype=torch.int8, device=self._device)
-            states = whole.data_ptr()
-            decays = states + self._state_bytes
-            addresses += (states, decays, decays + 4 * self._slots)
+            addresses += [whole.data_ptr() + offset for offset in self._offsets]
         for launch, order in self._launches:
             launch.run(addresses, order)
         return out
 
 
-_MAX_PREPARED = 1024
-_prepared: dict[Any, list[_Prepared]] = {}
+_calls: calls.Calls[_Prepared] = calls.Calls()
 _local = threading.local()  # made: what _forward made for the public function to remember
 
 

@@ -1,4 +1,4 @@
-"""op_test_suite was told that swiglu supports cpu-reference and npu-arch32-sim only."""
+"""op_folder was told that swiglu supports cpu-reference and npu-arch32-sim only."""
 
 import json
 import os
@@ -27,6 +27,10 @@ class DeclaredTargetsTest(absltest.TestCase):
         expected |= {f"swiglu_accuracy_npu_{arch}_sim_test" for arch in ("arch32", "arch35")}
         expected |= {f"swiglu_compile_{arch}_test" for arch in ("arch32", "arch35")}
         self.assertEqual(tests, expected)
+
+    def test_files_are_targets_and_files_that_are_not_there_are_none(self):
+        libraries = {name for name, (rule, *_) in self.targets.items() if rule == "py_library"}
+        self.assertEqual(libraries, {"swiglu", "reference", "spec"})
 
     def test_targets_carry_kind_and_device(self):
         self.assertEqual(
