@@ -632,8 +632,8 @@ def _source(name: str, values: Mapping[str, Any]) -> str:
 
 
 # v_new is written over u. dv is given, or lies where y is to be; first Aqk^T do lies there. The
-# gate's gradient is dg, unless a later kernel makes dg of it. dq and dk of a group's heads are added
-# up later.
+# gate's gradient is dg, unless a later kernel makes dg of it. dq and dk of a group's heads are
+# added up later.
 _ELSEWHERE = {"u": "v_new", "dv": "y", "dgate": "dg", "dq": "dq_parts", "dk": "dk_parts"}
 
 
