@@ -52,6 +52,9 @@ class Replay:
             values: tensors by name; more than these may be there.
             sources: which of them each of the launch's tensors is, or is a part of.
             ended, begun: names that it freed and tensors that it allocated before.
+
+        Raises:
+            ValueError: a tensor of the launch is no part of its source.
         """
         for name, _, _ in begun:
             self._positions[name] = self._next()
@@ -59,6 +62,8 @@ class Replay:
         for name, source in sources.items():
             tensor: Any = launch.args[name]
             offset = tensor.data_ptr() - values[source].data_ptr()
+            if offset and not 0 < offset < values[source].nbytes:
+                raise ValueError(f"{name}: got a tensor elsewhere, allowed: a part of {source}")
             position = self._positions[source]
             if offset:
                 shifted.append((position, offset))
@@ -127,7 +132,7 @@ class OneLaunch:
         compiled: Any,
         results: Mapping[str, torch.Tensor],
         packed: Mapping[str, torch.Tensor] | None = None,
-        **sources: str,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         """For calls like this one, if launches may be repeated.
 
@@ -137,7 +142,7 @@ class OneLaunch:
             launch, compiled: the launch and what its run() returned.
             results: what was allocated for the launch, by the kernel's names.
             packed: the tables of cu_seqlens that it read.
-            **sources: which of all tensors the launch's x_ptr is, if it is not x.
+            sources: which of all tensors the launch's x_ptr is, if it is not x.
         """
         key, tensors = self._key(arguments)
         if not self._calls.may_remember(tensors, [read[name] for name in self._tensors]):
@@ -152,7 +157,7 @@ class OneLaunch:
         made = Replay(values, device)
         pointers = [name for name, x in launch.args.items() if isinstance(x, torch.Tensor)]
         found = {name: name.removesuffix("_ptr") for name in pointers}
-        found |= {f"{name}_ptr": source for name, source in sources.items()}
+        found |= {f"{name}_ptr": source for name, source in (sources or {}).items()}
         begun = [(name, tuple(x.shape), x.dtype) for name, x in results.items()]
         made.add(launch, compiled, {**values, **results}, found, [], begun)
         self._calls.remember(key, tensors, made)

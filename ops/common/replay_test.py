@@ -52,6 +52,13 @@ class ReplayTest(absltest.TestCase):
         self.assertEqual(list(results), ["out"])
         self.assertEqual(results["out"].tolist(), (2 * (2 * (2 * x) + 2 * x + y)).tolist())
 
+    def test_a_tensor_that_is_no_part_of_its_source(self):
+        x, out = torch.arange(4.0), torch.empty(4)
+        written = replay.Replay(["x", "out"], x.device)
+        values, sources = {"x": x.clone(), "out": out}, {"x_ptr": "x", "out_ptr": "out"}
+        with self.assertRaisesRegex(ValueError, "^x_ptr: got a tensor elsewhere, allowed: a part"):
+            written.add(*_run(x, None, out), values, sources, [], [])
+
 
 class OneLaunchTest(absltest.TestCase):
     def setUp(self):
@@ -91,7 +98,7 @@ class OneLaunchTest(absltest.TestCase):
     def test_a_result_in_place(self):
         x = torch.arange(4.0)
         arguments = {"x": x, "y": None}
-        self.launches.remember(arguments, arguments, *_run(x, None, x), {}, out="x")
+        self.launches.remember(arguments, arguments, *_run(x, None, x), {}, sources={"out": "x"})
         x = torch.ones(4)
         self.assertEqual(self.launches.again({"x": x, "y": None}), {})
         self.assertEqual(x.tolist(), [2.0] * 4)
@@ -99,7 +106,7 @@ class OneLaunchTest(absltest.TestCase):
     def test_values_are_checked_before_the_launch(self):
         x = torch.arange(4.0)
         arguments = {"x": x, "y": None}
-        self.launches.remember(arguments, arguments, *_run(x, None, x), {}, out="x")
+        self.launches.remember(arguments, arguments, *_run(x, None, x), {}, sources={"out": "x"})
         x = torch.ones(4)
         with self.assertRaises(KeyError):
             self.launches.again({"x": x, "y": None}, {}.popitem)
@@ -111,7 +118,9 @@ class OneLaunchTest(absltest.TestCase):
         x, out, offsets = torch.ones(4), torch.empty(4), tables.make((0, 1, 3, 5), 2, "cpu")
         arguments = {"x": x, "cu_seqlens": (0, 1, 3, 5), "chunk_size": 2}
         made = _run(x, offsets["chunk_offsets"], out)
-        launches.remember(arguments, arguments, *made, {"out": out}, offsets, y="chunk_offsets")
+        launches.remember(
+            arguments, arguments, *made, {"out": out}, offsets, {"y": "chunk_offsets"}
+        )
         self.assertEqual(out.tolist(), [2.0, 3.0, 4.0, 5.0])
         found = launches.again({"x": x + 1, "cu_seqlens": (0, 1, 3, 5), "chunk_size": 2})
         self.assertEqual(found["out"].tolist(), [4.0, 5.0, 6.0, 7.0])

@@ -168,7 +168,7 @@ def _results(arguments: tuple[Any, ...], in_place: bool) -> dict[str, torch.Tens
         o.copy_(target)
     else:
         written = {"new_state": "state"} if in_place else {}
-        _launches.remember(asked, vars(inputs), launch, compiled, results, **written)
+        _launches.remember(asked, vars(inputs), launch, compiled, results, sources=written)
     return results
 
 
