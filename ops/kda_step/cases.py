@@ -61,6 +61,7 @@ def _row(
     bias: bool = True,
     l2norm: bool = False,
     beta_logits: bool = False,
+    doubled: bool = False,
     small_dtype: str = FP32,
     indices: tuple[int, ...] | None = None,
     pool: int | None = None,
@@ -69,8 +70,9 @@ def _row(
     layout: str = "contiguous",
     tags: tuple[str, ...] = CI,
 ) -> cases.Case:
-    """gate: "given", "softplus" or "bounded". small_dtype: of g and beta. indices: repeated to the
-    batch, into a pool of `pool` states. layout: of q, k, v and g."""
+    """gate: "given", "softplus" or "bounded". doubled: twice the sigmoid of beta's logits.
+    small_dtype: of g and beta. indices: repeated to the batch, into a pool of `pool` states.
+    layout: of q, k, v and g."""
     b, heads, value_heads, k_dim, v_dim = sizes
     drawn = _STYLES[style](k_dim)
     in_kernel = gate != "given"
@@ -106,6 +108,7 @@ def _row(
             "use_qk_l2norm_in_kernel": l2norm,
             "use_gate_in_kernel": in_kernel,
             "use_beta_sigmoid_in_kernel": beta_logits,
+            "allow_neg_eigval": doubled,
             "lower_bound": -5.0 if gate == "bounded" else None,
         },
         frozenset(tags),
@@ -145,6 +148,7 @@ _FLAGS = (
     _row("bounded_bare", _MODEL, FP32, "model", gate="bounded", rate=False, bias=False),
     _row("l2norm", _MODEL, FP32, "uniform", l2norm=True),
     _row("beta_logits", _MODEL, FP32, "uniform", beta_logits=True),
+    _row("doubled", _MODEL, FP32, "uniform", beta_logits=True, doubled=True, tags=NPU),
     _row("halves", _MODEL, FP16, "model", gate="softplus", small_dtype=FP16),
     _row("bf16_gate", _MODEL, BF16, "uniform", small_dtype=BF16),
 )

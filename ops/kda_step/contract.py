@@ -68,6 +68,7 @@ def check(
     use_qk_l2norm_in_kernel=False,
     use_gate_in_kernel=False,
     use_beta_sigmoid_in_kernel=False,
+    allow_neg_eigval=False,
     A_log=None,
     dt_bias=None,
     lower_bound=None,
@@ -85,8 +86,13 @@ def check(
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
         "use_gate_in_kernel": use_gate_in_kernel,
         "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
+        "allow_neg_eigval": allow_neg_eigval,
     }
     check_types(tensors, optional, flags, {"scale": scale, "lower_bound": lower_bound})
+    if allow_neg_eigval and not use_beta_sigmoid_in_kernel:
+        raise ValueError(
+            "allow_neg_eigval: got True, allowed: False with use_beta_sigmoid_in_kernel=False"
+        )
     _check_gate(use_gate_in_kernel, A_log, dt_bias, lower_bound)
     tensors |= {name: value for name, value in optional.items() if value is not None}
     checks.check_dtype("q", q, tuple(_DTYPES))
@@ -152,6 +158,7 @@ def check(
         has_dt_bias=dt_bias is not None,
         l2norm=use_qk_l2norm_in_kernel,
         beta_logits=use_beta_sigmoid_in_kernel,
+        doubled=allow_neg_eigval,
         indexed=state_indices is not None,
     )
     inputs = Inputs(

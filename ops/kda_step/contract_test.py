@@ -52,6 +52,7 @@ _FLAGS = (
     "use_qk_l2norm_in_kernel",
     "use_gate_in_kernel",
     "use_beta_sigmoid_in_kernel",
+    "allow_neg_eigval",
 )
 
 
@@ -76,6 +77,16 @@ class CheckTest(parameterized.TestCase):
         self.assertEqual((problem.gate, problem.N, inputs.scale), (plan.BOUNDED, _N, 2.0))
         self.assertTrue(problem.has_A_log and problem.has_dt_bias and problem.indexed)
         self.assertEqual((problem.l2norm, problem.beta_logits), (True, False))
+        for doubled in (False, True):
+            problem, _ = contract.check(
+                **_full(use_beta_sigmoid_in_kernel=True, allow_neg_eigval=doubled)
+            )
+            self.assertEqual((problem.beta_logits, problem.doubled), (True, doubled))
+        self._refused(
+            ValueError,
+            "allow_neg_eigval: got True, allowed: False with use_beta_sigmoid_in_kernel=False",
+            allow_neg_eigval=True,
+        )
         self.assertEqual(contract.check(**_full())[0].gate, plan.SOFTPLUS)
 
     @parameterized.parameters(*_TENSORS)

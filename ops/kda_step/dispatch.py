@@ -27,6 +27,7 @@ def kda_step(
     use_qk_l2norm_in_kernel: bool = False,
     use_gate_in_kernel: bool = False,
     use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
     A_log: torch.Tensor | None = None,
     dt_bias: torch.Tensor | None = None,
     lower_bound: float | None = None,
@@ -61,6 +62,7 @@ def kda_step(
         use_gate_in_kernel: whether the gate is, with y = g + dt_bias, -exp(A_log) softplus(y), or
             lower_bound sigmoid(exp(A_log) y) with a lower_bound; else it is g.
         use_beta_sigmoid_in_kernel: whether beta is sigmoid of what is given.
+        allow_neg_eigval: doubles that sigmoid; only together with it.
         A_log: [HV], float32; None, which needs a lower_bound, is zero. dt_bias: [HV * K], float32;
             None is zero. lower_bound: in [-5, 0). All three only with use_gate_in_kernel.
 
@@ -84,6 +86,7 @@ def kda_step(
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
         "use_gate_in_kernel": use_gate_in_kernel,
         "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
+        "allow_neg_eigval": allow_neg_eigval,
     }
     numbers = {"scale": scale, "lower_bound": lower_bound}
     in_place = {"inplace_final_state": inplace_final_state}
@@ -104,6 +107,7 @@ _OTHERS = (
     "use_qk_l2norm_in_kernel",
     "use_gate_in_kernel",
     "use_beta_sigmoid_in_kernel",
+    "allow_neg_eigval",
     "scale",
     "lower_bound",
 )
@@ -231,7 +235,7 @@ _LIBRARY = torch.library.Library("ascend_ops", "FRAGMENT")
 _SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor{} state, Tensor? state_indices, "
     "Tensor? A_log, Tensor? dt_bias, bool use_qk_l2norm_in_kernel, bool use_gate_in_kernel, "
-    "bool use_beta_sigmoid_in_kernel, float? scale, float? lower_bound) -> "
+    "bool use_beta_sigmoid_in_kernel, bool allow_neg_eigval, float? scale, float? lower_bound) -> "
 )
 _LIBRARY.define("kda_step" + _SCHEMA.format("") + "(Tensor o, Tensor new_state)")
 _LIBRARY.define("kda_step_" + _SCHEMA.format("(a!)") + "Tensor")

@@ -43,6 +43,7 @@ def _update(
     HAS_BIAS: tl.constexpr,
     L2NORM: tl.constexpr,
     BETA_LOGITS: tl.constexpr,
+    DOUBLED: tl.constexpr,
     SUMS_TOGETHER: tl.constexpr,
 ):
     """`left_v` columns of one head's state; bases point at the first of them."""
@@ -70,6 +71,8 @@ def _update(
         gate = gate_value(gate, rate, lower_bound, GATE)
     if BETA_LOGITS:
         beta = sigmoid(beta + lane_v * 0.0)
+        if DOUBLED:
+            beta *= 2.0
 
     state *= tl.exp(gate)[:, None]
     u = beta * (v - tl.sum(state * k[:, None], 0))
@@ -125,6 +128,7 @@ def kda_step(
     HAS_BIAS: tl.constexpr,
     L2NORM: tl.constexpr,
     BETA_LOGITS: tl.constexpr,
+    DOUBLED: tl.constexpr,
     INDEXED: tl.constexpr,
     SUMS_TOGETHER: tl.constexpr,
 ):
@@ -181,6 +185,7 @@ def kda_step(
                     HAS_BIAS,
                     L2NORM,
                     BETA_LOGITS,
+                    DOUBLED,
                     SUMS_TOGETHER,
                 )
             else:
@@ -219,5 +224,6 @@ def kda_step(
                 HAS_BIAS,
                 L2NORM,
                 BETA_LOGITS,
+                DOUBLED,
                 SUMS_TOGETHER,
             )

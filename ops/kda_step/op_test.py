@@ -364,6 +364,7 @@ class RepeatTest(parameterized.TestCase):
         ({"inplace_final_state": True}, {"inplace_final_state": False}),
         ({"use_qk_l2norm_in_kernel": True}, {}),
         ({"use_beta_sigmoid_in_kernel": True}, {}),
+        ({"allow_neg_eigval": True, **_MODEL}, _MODEL),
         ({"lower_bound": -3.0, **_MODEL}, {"lower_bound": -4.0, **_MODEL}),
         ({"lower_bound": -3.0, **_MODEL}, _MODEL),
     )
@@ -413,7 +414,7 @@ class TorchLibraryTest(parameterized.TestCase):
     def _arguments(self, **changes):
         """In the order of the schema."""
         x = _inputs(**changes)
-        flags = [x.pop(name, False) for name in _MODEL]
+        flags = [x.pop(name, False) for name in (*_MODEL, "allow_neg_eigval")]
         optional = [x.pop(name, None) for name in ("state_indices", "A_log", "dt_bias")]
         return (*x.values(), *optional, *flags, None, None)
 

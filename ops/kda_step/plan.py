@@ -34,7 +34,7 @@ class Problem:
         gate: GIVEN, SOFTPLUS or BOUNDED.
         has_A_log, has_dt_bias: whether the argument is given.
         l2norm: whether q and k are normalised.
-        beta_logits: whether beta is sigmoid of what is given.
+        beta_logits: whether beta is sigmoid of what is given; doubled: twice that.
         indexed: whether state_indices are given.
     """
 
@@ -50,6 +50,7 @@ class Problem:
     has_dt_bias: bool = False
     l2norm: bool = False
     beta_logits: bool = False
+    doubled: bool = False
     indexed: bool = False
 
     @property
@@ -124,6 +125,7 @@ def make_plan(problem: Problem, backend: str, cores: int, max_programs: int | No
         "HAS_BIAS": p.has_dt_bias,
         "L2NORM": p.l2norm,
         "BETA_LOGITS": p.beta_logits,
+        "DOUBLED": p.doubled,
         "INDEXED": p.indexed,
         # arch32's scalar unit, which starts the next task's loads, would wait for the product of q
         # and k: estimated 31.8 kcycles for those 12 tokens instead of 24.9. arch35: 23.2 and 25.9.

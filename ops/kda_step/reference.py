@@ -26,6 +26,7 @@ def _step(
     use_qk_l2norm_in_kernel=False,
     use_gate_in_kernel=False,
     use_beta_sigmoid_in_kernel=False,
+    allow_neg_eigval=False,
     A_log=None,
     dt_bias=None,
     lower_bound=None,
@@ -45,7 +46,7 @@ def _step(
         else:
             g = lower_bound * torch.sigmoid(rate * y)
     if use_beta_sigmoid_in_kernel:
-        beta = torch.sigmoid(beta)
+        beta = (1 + allow_neg_eigval) * torch.sigmoid(beta)
     padding = None
     if state_indices is not None:
         padding = state_indices < 0

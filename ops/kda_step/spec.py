@@ -48,6 +48,7 @@ def problem_of(case: cases.Case) -> Any:
         has_dt_bias=case.tensors["dt_bias"] is not None,
         l2norm=attributes["use_qk_l2norm_in_kernel"],
         beta_logits=attributes["use_beta_sigmoid_in_kernel"],
+        doubled=attributes["allow_neg_eigval"],
         indexed=case.tensors["state_indices"] is not None,
     )
 

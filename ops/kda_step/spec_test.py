@@ -23,7 +23,7 @@ class CasesTest(absltest.TestCase):
             self.assertEqual(dtypes, {"float16", "bfloat16", "float32"}, name)
         for name in ("A_log", "dt_bias", "state_indices"):
             self.assertLen({case.tensors[name] is None for case in _CI}, 2)
-        for name in ("use_qk_l2norm_in_kernel", "use_beta_sigmoid_in_kernel"):
+        for name in ("use_qk_l2norm_in_kernel", "use_beta_sigmoid_in_kernel", "allow_neg_eigval"):
             self.assertLen({case.attributes[name] for case in _CI}, 2)
         gates = {
             (c.attributes["use_gate_in_kernel"], c.attributes["lower_bound"], c.tensors["A_log"])
@@ -40,7 +40,7 @@ class CasesTest(absltest.TestCase):
         chosen = cases.for_ascend(case_table.CASES)
         problems = [op_spec.problem_of(case) for case in chosen]
         self.assertEqual({p.gate for p in problems}, {0, 1, 2})
-        for name in ("l2norm", "beta_logits", "indexed", "has_dt_bias"):
+        for name in ("l2norm", "beta_logits", "doubled", "indexed", "has_dt_bias"):
             self.assertEqual({getattr(p, name) for p in problems}, {False, True}, name)
         self.assertEqual({p.dtype for p in problems}, {"float16", "bfloat16", "float32"})
         self.assertTrue(any(p.HV > p.H for p in problems))
