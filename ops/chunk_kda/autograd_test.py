@@ -124,6 +124,20 @@ class GradientsTest(_TestCase):
         self.assertFalse(expected.pop("q").any())
         self.assert_close(found, expected)
 
+    def test_of_one_normalised_tensor(self):
+        x = calls.on_device(calls.fwd(t=5, dtype=_HALF))
+        q, k = (x[name].clone().requires_grad_() for name in ("q", "k"))
+        for i, (used, unused) in enumerate(((q, k), (k, q))):
+            y = torch.ops.ascend_ops.chunk_kda_l2norm(q, k)[i]
+            dy = torch.arange(y.numel(), device=calls.DEVICE).view(y.shape).to(y) / y.numel()
+            found = dict(zip((q, k), torch.autograd.grad(y, (q, k), dy), strict=True))
+            self.assertEqual(found[unused].dtype, _HALF)
+            self.assertFalse(found[unused].any())
+            wide = used.detach().double().requires_grad_()
+            norm = (wide.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+            (expected,) = torch.autograd.grad(wide / norm, wide, dy.double())
+            self.assertLess(calls.distance(found[used], expected), 2.0**-9)
+
     def test_without_the_last_states(self):
         x = calls.fwd() | {"output_final_state": False}
         do, _ = _cotangents(x)
@@ -293,6 +307,9 @@ class GraphTest(_TestCase):
         with torch.autocast(kind, dtype):
             found = calls.call_fwd(x)
             through = _found(x)
+            # What is refused outside is not converted.
+            with self.assertRaisesRegex(TypeError, "^q: got dtype torch.float64"):
+                calls.call_fwd(x | {"q": x["q"].double()})
         self.assertEqual((found["o"].dtype, found["final_state"].dtype), (dtype, torch.float32))
         self.assert_same(found, expected)
         # They come back in the arguments' own dtype.
