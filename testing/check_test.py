@@ -5,6 +5,7 @@ import subprocess
 import sys
 from unittest import mock
 
+from absl import app
 from absl.testing import flagsaver, parameterized
 
 from testing import check, devices, main, selection
@@ -42,6 +43,19 @@ class CheckTest(parameterized.TestCase):
             self.assertEqual(selection.available_ops(), ["scan_bwd", "scan_fwd_all", "sum"])
             self.assertEqual(selection.spec_module("scan_fwd_all"), "ops.scan.fwd_all_spec")
             self.assertEqual(selection.spec_module("sum"), "ops.sum.spec")
+            for value, expected in (
+                (None, ["scan_bwd", "scan_fwd_all", "sum"]),
+                (["scan"], ["scan_bwd", "scan_fwd_all"]),
+                (["scan_fwd_all", "scan"], ["scan_fwd_all", "scan_bwd"]),
+                (["sum"], ["sum"]),
+            ):
+                flag = mock.Mock(value=value)
+                self.assertEqual(selection.chosen_ops(flag), expected)
+            flag = mock.Mock(value=["scan_fwd"])
+            flag.name = "op"
+            message = "--op: got scan_fwd; valid are scan, scan_bwd, scan_fwd_all, sum$"
+            with self.assertRaisesRegex(app.UsageError, message):
+                selection.chosen_ops(flag)
 
     @parameterized.parameters(
         (["--op=mamba3"], "--op: got mamba3; valid are .*mamba3_siso_fwd"),
@@ -55,6 +69,10 @@ class CheckTest(parameterized.TestCase):
         ),
         (["--device=npu-arch32"], "ASCEND_HOME_PATH is not set"),
         (["--op="], "--op: got nothing; valid are .*mamba3_siso_fwd"),
+        (
+            ["--op=chunk_kda,kda_step", "--device=npu-arch32-sim"],
+            "--device: got npu-arch32-sim, but what .* makes of chunk_kda_bwd, .*_train is not",
+        ),
         (
             ["--device=cpu-reference", "--out=/nonexistent/x.html"],
             "--out: got '/nonexistent/x.html', which",

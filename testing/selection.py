@@ -34,6 +34,15 @@ def spec_module(op: str) -> str:
     return _specs()[op]
 
 
+def chosen_ops(flag: flags.FlagHolder) -> list[str]:
+    """The ops of a list flag, by their names or that of a folder of several; all by default."""
+    parts: dict[str, list[str]] = {}
+    for op in available_ops():
+        parts.setdefault(spec_module(op).split(".")[1], []).append(op)
+    names = chosen(flag, sorted({*available_ops(), *parts}))
+    return list(dict.fromkeys(op for name in names for op in parts.get(name, [name])))
+
+
 def compile_folders(names: Sequence[str], architectures: Sequence[str]) -> list[str]:
     """What the NPU compiler made of these ops' kernels: folders that Bazel lays beside each op's
     spec; none without Bazel."""

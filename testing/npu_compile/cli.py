@@ -80,10 +80,7 @@ def _planners() -> "list[planning.Planner]":
     signature = pairs("signature", _SIGNATURE.value)
     constants = _literals("constants", _CONSTANTS.value)
     options = _literals("options", _OPTIONS.value)
-    ops = [
-        spec.load(selection.spec_module(name))
-        for name in selection.chosen(_OPS, selection.available_ops())
-    ]
+    ops = [spec.load(selection.spec_module(name)) for name in selection.chosen_ops(_OPS)]
     cases = selection.chosen(_CASES, [case.name for op in ops for case in op.cases])
 
     from testing.npu_compile import planning  # imports Triton

@@ -141,7 +141,7 @@ def _run_all() -> "list[variants.Run]":
 
 
 def _run_cases() -> "list[variants.Run]":
-    names = selection.chosen(_OP, selection.available_ops())
+    names = selection.chosen_ops(_OP)
     if len(names) != 1:
         raise app.UsageError(f"--op: got {', '.join(names)}; valid is one op at a time")
     op = spec.load(selection.spec_module(names[0]))

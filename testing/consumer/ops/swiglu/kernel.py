@@ -6,6 +6,7 @@ import triton.language as tl
 
 from ops.common import backend as backend_lib
 from ops.common import launch
+from ops.swiglu import contract
 
 BLOCK = 1024
 
@@ -28,13 +29,9 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         gate, up: float16, the same shape.
 
     Raises:
-        ValueError: shapes or dtypes are not as above.
+        TypeError, ValueError, NotImplementedError: see contract.check.
     """
-    if gate.shape != up.shape or gate.dtype != torch.float16 or up.dtype != torch.float16:
-        raise ValueError(
-            f"gate, up: got {tuple(gate.shape)} {gate.dtype} and {tuple(up.shape)} {up.dtype}, "
-            "allowed are float16 tensors of one shape"
-        )
+    contract.check(gate, up)
     gate, up = gate.contiguous(), up.contiguous()
     out = torch.empty_like(gate)
     if gate.numel():

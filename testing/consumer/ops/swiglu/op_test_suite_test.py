@@ -26,11 +26,12 @@ class DeclaredTargetsTest(absltest.TestCase):
         } - {"swiglu_performance_cpu_reference_test"}
         expected |= {f"swiglu_accuracy_npu_{arch}_sim_test" for arch in ("arch32", "arch35")}
         expected |= {f"swiglu_compile_{arch}_test" for arch in ("arch32", "arch35")}
+        expected.add("contract_test")
         self.assertEqual(tests, expected)
 
     def test_files_are_targets_and_files_that_are_not_there_are_none(self):
         libraries = {name for name, (rule, *_) in self.targets.items() if rule == "py_library"}
-        self.assertEqual(libraries, {"swiglu", "reference", "spec"})
+        self.assertEqual(libraries, {"swiglu", "contract", "reference", "spec"})
 
     def test_targets_carry_kind_and_device(self):
         self.assertEqual(
