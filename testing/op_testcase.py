@@ -1,11 +1,12 @@
 """The flags that every generated test target takes, and the base class that turns an op's cases
 into test methods."""
 
+import sys
 import unittest
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from absl import flags
+from absl import app, flags
 from absl.testing import absltest
 
 from testing import cases, devices, golden, main, selection, spec
@@ -21,7 +22,7 @@ _TAGS = flags.DEFINE_list(
     None,
     f"Run cases with any of these tags ({', '.join(cases.TAGS)}), not the target's own choice.",
 )
-_CASES = flags.DEFINE_list("cases", None, "Run the cases of these names, whatever their tags are.")
+_CASES = flags.DEFINE_list("case", None, "Run the cases of these names, whatever their tags are.")
 _GOLDENS = flags.DEFINE_string(
     "goldens",
     None,
@@ -79,10 +80,11 @@ def loader(base: type[OpTestCase], tags: Callable[[devices.Device], Sequence[str
         del tests, pattern
         base.device = devices.get(str(_DEVICE.value))
         base.device.prepare()  # an op's package may import Triton
-        base.op = spec.load(str(_SPEC.value))
-        selected = cases.select(base.op.cases, _TAGS.value or tags(base.device))
+        base.op = _loaded(str(_SPEC.value))
+        chosen_tags = _chosen(_TAGS, cases.TAGS) if _TAGS.value is not None else tags(base.device)
+        selected = cases.select(base.op.cases, chosen_tags)
         if _CASES.value is not None:
-            names = selection.chosen(_CASES, [case.name for case in base.op.cases])
+            names = _chosen(_CASES, [case.name for case in base.op.cases])
             selected = [case for case in base.op.cases if case.name in names]
         reasons = {case.name: base.device.leaves_out(base.op, case) for case in selected}
         base.left_out = {name: reason for name, reason in reasons.items() if reason}
@@ -94,8 +96,27 @@ def loader(base: type[OpTestCase], tags: Callable[[devices.Device], Sequence[str
     return load_tests
 
 
+def _chosen(flag: flags.FlagHolder, valid: Sequence[str]) -> list[str]:
+    try:
+        return selection.chosen(flag, valid)
+    except app.UsageError as error:
+        sys.exit(str(error))  # no failure of a test
+
+
+def _loaded(module: str) -> spec.OpSpec:
+    try:
+        return spec.load(module)
+    except (ImportError, AttributeError, TypeError) as error:
+        if isinstance(error, ImportError) and not f"{module}.".startswith(f"{error.name}."):
+            raise  # what the spec imports
+        valid = ", ".join(selection.spec_modules())
+        sys.exit(f"--spec: got {module} ({error}); modules with a SPEC are {valid}")
+
+
 def run() -> None:
     """The main function of a test module that has a `loader`."""
     # Not where they are defined: tests of these modules import them without such flags.
     flags.mark_flags_as_required([_SPEC.name, _DEVICE.name])
+    for flag in (_SPEC, _DEVICE, _TAGS, _CASES, _GOLDENS, _COMPILED):  # so that --help lists them
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[flag.name])
     main.main()

@@ -1,7 +1,6 @@
 import unittest
 from unittest import mock
 
-from absl import app
 from absl.testing import absltest, flagsaver
 
 from testing import devices, main, op_testcase
@@ -40,10 +39,18 @@ class LoaderTest(absltest.TestCase):
         self.assertContainsSubset({"test_example", "test_perf_b8_s4096"}, names)
 
     def test_cases_by_name(self):
-        _, names = self._load("cuda", cases=["perf_b8_s4096", "s65"])
+        _, names = self._load("cuda", case=["perf_b8_s4096", "s65"])
         self.assertEqual(names, {"test_perf_b8_s4096", "test_s65"})
-        with self.assertRaisesRegex(app.UsageError, "^--cases: got s66; valid are .*s65"):
-            self._load("cuda", cases=["s65", "s66"])
+
+    def test_flags_that_name_nothing_end_the_program(self):
+        for flags, message in (
+            ({"case": ["s65", "s66"]}, "^--case: got s66; valid are .*s65"),
+            ({"tags": ["cy"]}, "^--tags: got cy; valid are ci, full, perf, npu$"),
+            ({"spec": "ops.mamba3_siso_fwd.spek"}, "^--spec: got ops.mamba3_siso_fwd.spek .No mod"),
+            ({"spec": "ops.mamba3_siso_fwd"}, "^--spec: got .* has no .*; modules .*_fwd.spec"),
+        ):
+            with self.assertRaisesRegex(SystemExit, message):
+                self._load("cuda", **flags)
 
     def test_a_simulator_takes_the_compile_target_s_modules(self):
         op_case, _ = self._load("npu-arch32-sim", compiled="/nonexistent")

@@ -23,6 +23,11 @@ def _specs() -> dict[str, str]:
     return found
 
 
+def spec_modules() -> list[str]:
+    """Modules that hold the SPEC of an op."""
+    return sorted(_specs().values())
+
+
 def available_ops() -> list[str]:
     """Every op with a spec in a folder of ops/. Nothing is imported: the device must be prepared
     before Triton is."""
