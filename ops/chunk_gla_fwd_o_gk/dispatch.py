@@ -1,7 +1,7 @@
 """chunk_gla_fwd_o_gk: check the arguments, plan, launch; its entry in torch.library."""
 
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from ops.chunk_gla_fwd_o_gk import contract, kernel, npu_kernel
 from ops.chunk_gla_fwd_o_gk import plan as plan_lib
 from ops.chunk_kda import contract as kda
 from ops.common import backend as backend_lib
-from ops.common import calls, checks, replay, tables
+from ops.common import checks, replay, tables
 from ops.common import launch as launch_lib
 
 _KERNELS = {plan_lib.OUTPUTS: kernel.outputs, plan_lib.NPU_OUTPUTS: npu_kernel.outputs_npu}
@@ -97,34 +97,16 @@ def _read(cu_seqlens, chunk_indices, q: torch.Tensor, chunk_size: int) -> list[i
     return list(kda.sequences(cu_seqlens, chunk_indices, q, chunk_size) or ())
 
 
+_launches = replay.OneLaunch(contract.TENSORS)
+
+
 def _run(**arguments: Any) -> torch.Tensor:
-    o = _again(arguments)
-    if o is None:
-        o = _anew(arguments)
+    """A call like an earlier one is not checked and planned again."""
+    found = _launches.again(arguments)
+    o = _anew(arguments) if found is None else found["o"]
     if arguments["cu_seqlens"] is not None:
         o[:, arguments["cu_seqlens"][-1] :] = 0
     return o
-
-
-_calls: calls.Calls[replay.Replay] = calls.Calls()
-
-
-def _likeness(arguments: dict[str, Any]) -> tuple[Hashable, list[torch.Tensor | None]]:
-    """What tells calls apart, see ops.common.calls."""
-    others = [value for name, value in arguments.items() if name not in contract.TENSORS]
-    return calls.key(others), [arguments[name] for name in contract.TENSORS]
-
-
-def _again(arguments: dict[str, Any]) -> torch.Tensor | None:
-    """The result of a call like an earlier one, which is not checked and planned again."""
-    found = _calls.find(*_likeness(arguments))
-    if found is None:
-        return None
-    made, addresses = found
-    q = arguments["q"]
-    with backend_lib.device_guard(q):
-        packed = tables.of_sequences(arguments["cu_seqlens"], arguments["chunk_size"], q.device)
-        return made.run(addresses + [table.data_ptr() for table in packed.values()])["o"]
 
 
 def _anew(arguments: dict[str, Any]) -> torch.Tensor:
@@ -145,11 +127,7 @@ def _anew(arguments: dict[str, Any]) -> torch.Tensor:
         compiled = launch.run()
     if plan.stage_output:
         return o.copy_(target)
-    key, tensors = _likeness(arguments)
-    given = {name: getattr(inputs, name) for name in contract.TENSORS}
-    if _calls.may_remember(tensors, list(given.values())):
-        made = replay.Replay.of_one(launch, compiled, given | dict(packed), {"o": o})
-        _calls.remember(key, tensors, made)
+    _launches.remember(arguments, vars(inputs), launch, compiled, {"o": o}, packed)
     return o
 
 

@@ -44,7 +44,8 @@ def chunk_kda(
 
     Names are those of FLA's function, from v0.4.1 on; what its versions order differently are
     keywords here. Gradients come for q, k, v, g, beta, initial_state, A_log and dt_bias; there is
-    no second derivative. A token's results depend on no later token, to the last bit.
+    no second derivative. A token's results depend on no later token, to the last bit; but NaN and
+    inf reach all tokens of their chunk.
 
     Args:
         q, k: [B, T, H, K], float16, bfloat16 or float32, 1 <= K <= 256.

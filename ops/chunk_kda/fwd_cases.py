@@ -62,8 +62,9 @@ _WAIVERS = {
         _on_cuda("ddt_bias", "G1 norm", 2.8e-6, 1.884e-6, _FEW_SUMS),
     ),
     (TRAIN, "masked_softplus_fp32"): (
-        _anywhere("dA_log", "G1 norm", 4.4e-5, 2.919e-5, _FEW_SUMS),
-        _anywhere("dA_log", "G2 worst block", 4.4e-5, 2.919e-5, _FEW_SUMS),
+        _anywhere("dA_log", "G1 norm", 5.8e-5, 3.9e-5, _FEW_SUMS),
+        _anywhere("dA_log", "G2 worst block", 5.8e-5, 3.9e-5, _FEW_SUMS),
+        _on_cuda("dA_log", "G3 scaled max", 3.2e-5, 2.151e-5, _FEW_SUMS),
     ),
     (INTRA, "full_k96_v100_float32"): (
         _on_cuda("w", "G3 scaled max", 3.2e-5, 2.1e-5, common.SHORT_OF_FP32),

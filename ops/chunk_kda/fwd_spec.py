@@ -190,6 +190,8 @@ SPEC = spec.OpSpec(
             distribution="fla-core",
             devices=("cuda",),
             tune="testing.baselines.fla_core:tune_fwd",
+            minimum=1.5,
+            minimum_per_case={"*": 1.3},
         ),
     ),
 )

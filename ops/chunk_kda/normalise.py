@@ -12,7 +12,7 @@ from ops.chunk_kda import dispatch
 from ops.chunk_kda.plan_types import ceil_div, check_tasks, next_power_of_two
 from ops.chunk_kda.tile import load_tile, store_tile
 from ops.common import backend as backend_lib
-from ops.common import calls, checks, replay
+from ops.common import checks, replay
 from ops.common import launch as launch_lib
 
 OP = "chunk_kda_l2norm"
@@ -119,19 +119,25 @@ def check_tensors(q: Any, k: Any) -> None:
     checks.check_same_device("k", k, q.device, "q")
 
 
+_NORMS = replay.OneLaunch(("q", "k"))
+_GRADIENTS = replay.OneLaunch(("q", "k", "q_rstd", "k_rstd", "dq", "dk"))
+
+
 def normalised(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """q and k over their norms, in their dtype, and r of each row [B, T, H], float32."""
-    found = _again(l2norm, (q, k))
+    arguments = {"q": q, "k": k}
+    found = _NORMS.again(arguments)
     if found is None:
-        found = _normalised(q, k)
+        found = _normalised(arguments)
     names = ("q_out", "k_out")
     return *(found[name].to(q.dtype) for name in names), found["q_rstd"], found["k_rstd"]
 
 
-def _normalised(given_q: torch.Tensor, given_k: torch.Tensor) -> dict[str, torch.Tensor]:
-    check_tensors(given_q, given_k)
-    q, k = (x.resolve_neg() for x in (given_q, given_k))
-    q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
+def _normalised(arguments: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    check_tensors(**arguments)
+    read = {name: x.resolve_neg() for name, x in arguments.items()}
+    read = {name: x if x.stride(-1) == 1 else x.contiguous() for name, x in read.items()}
+    q = read["q"]
     results = {
         name: torch.empty(q.shape, dtype=_stored(q), device=q.device) for name in ("q_out", "k_out")
     }
@@ -139,41 +145,38 @@ def _normalised(given_q: torch.Tensor, given_k: torch.Tensor) -> dict[str, torch
         results[name] = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     b, t, h, _ = q.shape
     integers, constants = {"T": t, "num_tasks": b * h * ceil_div(t, _ROWS)}, {"H": h}
-    for name, x in (("q", q), ("k", k)):
+    for name, x in read.items():
         integers |= {f"{name}_stride_b": x.stride(0), f"{name}_stride_h": x.stride(2)}
         constants[f"{name.upper()}_STRIDE_T"] = x.stride(1)
-    _launch(l2norm, {"q": q, "k": k}, results, integers, constants, (given_q, given_k))
+    launched = _launch(l2norm, read, results, integers, constants)
+    if launched is not None:
+        _NORMS.remember(arguments, read, *launched, results)
     return results
 
 
-def gradients(q, k, q_rstd, k_rstd, dq, dk) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of what normalised() got, from its results and their gradients, in q's dtype."""
-    asked = (q, k, q_rstd, k_rstd, dq, dk)
-    found = _again(l2norm_backward, asked)
+def gradients(**arguments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of what normalised() got, from its results q, k, q_rstd and k_rstd and their gradients dq and
+    dk, in q's dtype."""
+    found = _GRADIENTS.again(arguments)
     if found is None:
-        names = ("q", "k", "q_rstd", "k_rstd", "dq", "dk")
-        given = {name: x.resolve_neg().contiguous() for name, x in zip(names, asked, strict=True)}
-        found = {
-            name: torch.empty(q.shape, dtype=_stored(q), device=q.device)
-            for name in ("dq_out", "dk_out")
-        }
-        count = q.numel() // max(q.shape[3], 1)
-        integers = {"count": count, "num_tasks": ceil_div(count, _ROWS)}
-        _launch(l2norm_backward, given, found, integers, {}, asked)
-    return found["dq_out"].to(q.dtype), found["dk_out"].to(q.dtype)
+        found = _gradients(arguments)
+    dtype = arguments["q"].dtype
+    return found["dq_out"].to(dtype), found["dk_out"].to(dtype)
 
 
-_calls: calls.Calls[replay.Replay] = calls.Calls()
-
-
-def _again(kernel: Any, tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor] | None:
-    """The results of a call like an earlier one, which is not checked again."""
-    found = _calls.find(kernel.__name__, tensors)
-    if found is None:
-        return None
-    made, addresses = found
-    with backend_lib.device_guard(tensors[0]):
-        return made.run(addresses)
+def _gradients(arguments: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    read = {name: x.resolve_neg().contiguous() for name, x in arguments.items()}
+    q = read["q"]
+    results = {
+        name: torch.empty(q.shape, dtype=_stored(q), device=q.device)
+        for name in ("dq_out", "dk_out")
+    }
+    count = q.numel() // max(q.shape[3], 1)
+    integers = {"count": count, "num_tasks": ceil_div(count, _ROWS)}
+    launched = _launch(l2norm_backward, read, results, integers, {})
+    if launched is not None:
+        _GRADIENTS.remember(arguments, read, *launched, results)
+    return results
 
 
 def _stored(q: torch.Tensor) -> torch.dtype:
@@ -184,16 +187,15 @@ def _stored(q: torch.Tensor) -> torch.dtype:
 
 def _launch(
     kernel: Any,
-    given: dict[str, torch.Tensor],
+    read: dict[str, torch.Tensor],
     results: dict[str, torch.Tensor],
     integers: dict[str, int],
     constants: dict[str, int],
-    asked: tuple[torch.Tensor, ...],
-) -> None:
-    """given, results: by the kernel's names. asked: the tensors of the call, before any copy."""
-    q, tasks = given["q"], integers["num_tasks"]
+) -> tuple[launch_lib.Launch, Any] | None:
+    """The launch, by the kernel's names, and what its run() returned; None without any row."""
+    q, tasks = read["q"], integers["num_tasks"]
     if q.numel() == 0:
-        return
+        return None
     check_tasks(kernel.__name__, tasks)
     backend = backend_lib.backend_of(q)
     width = q.shape[3]
@@ -202,7 +204,10 @@ def _launch(
             kernel=kernel,
             backend=backend,
             grid=(min(tasks, backend_lib.core_count(backend)),),
-            args={**{f"{name}_ptr": x for name, x in (given | results).items()}, **integers},
+            args={
+                **{f"{name}_ptr": x for name, x in (read | results).items()},
+                **integers,
+            },
             constants={
                 **constants,
                 "K": width,
@@ -211,10 +216,7 @@ def _launch(
             },
             options={"num_warps": 4, "num_stages": 1} if backend == backend_lib.CUDA else {},
         )
-        compiled = launch.run()
-    if _calls.may_remember(asked, list(given.values())):
-        made = replay.Replay.of_one(launch, compiled, given, results)
-        _calls.remember(kernel.__name__, asked, made)
+        return launch, launch.run()
 
 
 _BACKWARD = f"{OP}_backward"

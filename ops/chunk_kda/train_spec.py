@@ -111,6 +111,8 @@ SPEC = spec.OpSpec(
             distribution="fla-core",
             devices=("cuda",),
             tune="testing.baselines.fla_core:tune_train",
+            minimum=1.8,
+            minimum_per_case={"*": 1.5},
         ),
     ),
 )

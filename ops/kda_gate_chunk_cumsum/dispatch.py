@@ -1,7 +1,7 @@
 """kda_gate_chunk_cumsum: check the arguments, plan, launch; its entry in torch.library."""
 
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ import torch
 from ops.chunk_kda import contract as kda
 from ops.chunk_kda import gate
 from ops.common import backend as backend_lib
-from ops.common import calls, checks, replay, tables
+from ops.common import checks, replay, tables
 from ops.common import launch as launch_lib
 from ops.kda_gate_chunk_cumsum import contract
 from ops.kda_gate_chunk_cumsum import plan as plan_lib
@@ -106,34 +106,16 @@ def _checked(**arguments: Any) -> tuple[plan_lib.Problem, contract.Inputs]:
     return contract.check(**arguments)
 
 
+_launches = replay.OneLaunch(contract.TENSORS, g="g_org")
+
+
 def _run(**arguments: Any) -> torch.Tensor:
-    out = _again(arguments)
-    if out is None:
-        out = _anew(arguments)
+    """A call like an earlier one is not checked and planned again."""
+    found = _launches.again(arguments)
+    out = _anew(arguments) if found is None else found["g"]
     if arguments["cu_seqlens"] is not None:
         out[:, arguments["cu_seqlens"][-1] :] = 0
     return out
-
-
-_calls: calls.Calls[replay.Replay] = calls.Calls()
-
-
-def _likeness(arguments: dict[str, Any]) -> tuple[Hashable, list[torch.Tensor | None]]:
-    """What tells calls apart, see ops.common.calls."""
-    others = [value for name, value in arguments.items() if name not in contract.TENSORS]
-    return calls.key(others), [arguments[name] for name in contract.TENSORS]
-
-
-def _again(arguments: dict[str, Any]) -> torch.Tensor | None:
-    """The result of a call like an earlier one, which is not checked and planned again."""
-    found = _calls.find(*_likeness(arguments))
-    if found is None:
-        return None
-    made, addresses = found
-    g = arguments["g"]
-    with backend_lib.device_guard(g):
-        packed = tables.of_sequences(arguments["cu_seqlens"], arguments["chunk_size"], g.device)
-        return made.run(addresses + [table.data_ptr() for table in packed.values()])["g"]
 
 
 def _anew(arguments: dict[str, Any]) -> torch.Tensor:
@@ -149,12 +131,7 @@ def _anew(arguments: dict[str, Any]) -> torch.Tensor:
         packed = tables.of_sequences(inputs.cu_seqlens, problem.C, out.device)
         launch = make_launch(problem, inputs, packed, out, backend, plan)
         compiled = launch.run()
-    key, tensors = _likeness(arguments)
-    if _calls.may_remember(tensors, [getattr(inputs, name) for name in contract.TENSORS]):
-        given = {"g_org": inputs.g, "A_log": inputs.A_log, "dt_bias": inputs.dt_bias}
-        given = {name: tensor for name, tensor in given.items() if tensor is not None}
-        made = replay.Replay.of_one(launch, compiled, given | dict(packed), {"g": out})
-        _calls.remember(key, tensors, made)
+    _launches.remember(arguments, vars(inputs), launch, compiled, {"g": out}, packed)
     return out
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.autograd import graph
 
 from ops.common import backend as backend_lib
-from ops.common import calls, checks, replay
+from ops.common import checks, replay
 from ops.common import launch as launch_lib
 from ops.kda_step import contract, kernel
 from ops.kda_step import plan as plan_lib
@@ -109,10 +109,7 @@ _OTHERS = (
 )
 
 
-def _checked(
-    arguments: tuple[Any, ...], in_place: bool
-) -> tuple[plan_lib.Problem, contract.Inputs]:
-    given = dict(zip((*_TENSORS, *_OTHERS), arguments, strict=True))
+def _checked(given: dict[str, Any], in_place: bool) -> tuple[plan_lib.Problem, contract.Inputs]:
     checks.check_no_gradients(contract.OP, ((name, given[name]) for name in _TENSORS))
     return contract.check(**given, inplace_final_state=in_place)
 
@@ -129,23 +126,29 @@ def _in_place(*arguments: Any) -> torch.Tensor:
     return o
 
 
-_calls: calls.Calls[replay.Replay] = calls.Calls()
+_launches = replay.OneLaunch(_TENSORS)
+
+
+def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip((*_TENSORS, *_OTHERS), arguments, strict=True))
 
 
 def _results(arguments: tuple[Any, ...], in_place: bool) -> dict[str, torch.Tensor]:
     """o and, unless in place, new_state. A call like an earlier one is not checked and planned
     again, except for the values of indices that are on the CPU."""
-    tensors, others = arguments[: len(_TENSORS)], arguments[len(_TENSORS) :]
-    q, state, indices = arguments[0], arguments[5], arguments[6]
-    key = (in_place, *calls.key(others))
-    found = _calls.find(key, tensors)
+    given = _named(arguments)
+
+    def check_indices() -> None:
+        indices = given["state_indices"]
+        if indices is not None and indices.device.type == "cpu":
+            contract.check_indices(indices.tolist(), len(given["state"]), in_place)
+
+    asked = {**given, "in_place": in_place}
+    found = _launches.again(asked, check_indices)
     if found is not None:
-        made, addresses = found
-        _check_indices(indices, state.shape[0], in_place)
-        with backend_lib.device_guard(q):
-            return made.run(addresses)
-    problem, inputs = _checked(arguments, in_place)
-    _check_indices(indices, problem.N, in_place)
+        return found
+    problem, inputs = _checked(given, in_place)
+    check_indices()
     results = {"o": inputs.v.new_empty(problem.B, problem.HV, problem.V)}
     if not in_place:
         results["new_state"] = inputs.state.new_empty(problem.B, *inputs.state.shape[1:])
@@ -161,19 +164,12 @@ def _results(arguments: tuple[Any, ...], in_place: bool) -> dict[str, torch.Tens
         new_state = results.get("new_state", inputs.state)
         launch = make_launch(problem, inputs, target, new_state, in_place, backend, plan)
         compiled = launch.run()
-        if plan.stage_output:
-            o.copy_(target)
-        elif _calls.may_remember(tensors, [getattr(inputs, name) for name in _TENSORS]):
-            given = {name: x for name, x in zip(_TENSORS, tensors, strict=True) if x is not None}
-            written = {"new_state": "state"} if in_place else {}
-            made = replay.Replay.of_one(launch, compiled, given, results, **written)
-            _calls.remember(key, tensors, made)
+    if plan.stage_output:
+        o.copy_(target)
+    else:
+        written = {"new_state": "state"} if in_place else {}
+        _launches.remember(asked, vars(inputs), launch, compiled, results, sources=written)
     return results
-
-
-def _check_indices(indices: torch.Tensor | None, count: int, in_place: bool) -> None:
-    if indices is not None and indices.device.type == "cpu":
-        contract.check_indices(indices.tolist(), count, in_place)
 
 
 def make_launch(
@@ -221,13 +217,13 @@ _plan = functools.lru_cache(maxsize=1024)(plan_lib.make_plan)
 
 def _fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Shapes, dtypes and errors without a computation: torch.compile, FakeTensor, meta tensors."""
-    problem, inputs = _checked(arguments, in_place=False)
+    problem, inputs = _checked(_named(arguments), in_place=False)
     new_state = inputs.state.new_empty(problem.B, *inputs.state.shape[1:])
     return inputs.v.new_empty(problem.B, problem.HV, problem.V), new_state
 
 
 def _fake_in_place(*arguments: Any) -> torch.Tensor:
-    problem, inputs = _checked(arguments, in_place=True)
+    problem, inputs = _checked(_named(arguments), in_place=True)
     return inputs.v.new_empty(problem.B, problem.HV, problem.V)
 
 
