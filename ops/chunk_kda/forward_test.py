@@ -11,6 +11,7 @@ from ops import chunk_kda
 from ops.chunk_kda import contract, forward, fwd_contract, fwd_plan
 from ops.chunk_kda import test_calls as calls
 from ops.common import backend, launch
+from ops.kda_step import kda_step
 from testing import guard, unit
 
 _HALF = torch.float16
@@ -48,6 +49,30 @@ class ValuesTest(_TestCase):
             self.assert_close(calls.call_fwd(x), calls.golden_fwd(x))
             x = calls.intra(**sizes, chunk_size=chunk_size)
             self.assert_close(calls.call_intra(x), calls.golden_intra(x))
+
+    @parameterized.parameters("given", "softplus", "bounded")
+    def test_decoding_goes_on_where_chunks_end(self, gate):
+        # All tokens in chunks; the first 67 in chunks and the rest one by one; all one by one.
+        x = calls.fwd(b=2, t=70, heads=1, value_heads=2, gate=gate)
+        flags = {"use_qk_l2norm_in_kernel": True}
+        flags |= {"use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+        expected = calls.call_fwd(x | flags)
+        y = calls.on_device(x | flags)
+        y.pop("output_final_state")
+        tokens = {name: y.pop(name) for name in ("q", "k", "v", "g", "beta")}
+        for first in (67, 0):
+            state, outputs = y["initial_state"], []
+            if first:
+                start = {name: value[:, :first] for name, value in tokens.items()}
+                o, state = chunk_kda.chunk_kda(**start, **y, output_final_state=True)
+                outputs.append(o)
+            options = {name: value for name, value in y.items() if name != "initial_state"}
+            for t in range(first, 70):
+                token = {name: value[:, t] for name, value in tokens.items()}
+                o, state = kda_step(**token, state=state, **options)
+                outputs.append(o[:, None])
+            found = {"o": torch.cat(outputs, 1), "final_state": state}
+            self.assert_close(found, expected)
 
     @parameterized.product(gate=("given", "softplus", "bounded"), states=(False, True))
     def test_optional_arguments(self, gate, states):
