@@ -66,10 +66,11 @@ def chunk_gla_fwd_o_gk(
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
         NotImplementedError: a device without an implementation; an option that FLA has and this
-            function has not; an argument requires a gradient (there is no backward) and gradients
-            are enabled.
+            function has not; an argument requires a gradient and gradients are enabled, or it has
+            a tangent (there is no derivative).
     """
     tensors = {"q": q, "v": v, "g": g, "A": A, "h": h}
+    checks.check_no_tangents(contract.OP, tensors)
     if backend_lib.pretending() or launch_lib.watched():
         # Tensors on `meta` stand for a device's while pretending; torch's dispatcher would only see
         # `meta`. And it would hide from who watches launches what is allocated inside the op.

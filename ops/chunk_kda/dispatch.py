@@ -155,8 +155,8 @@ def chunk_kda_bwd(
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
         NotImplementedError: a device without an implementation; an option that FLA has and this
-            function has not; an argument requires a gradient (there is no second derivative) and
-            gradients are enabled.
+            function has not; an argument requires a gradient and gradients are enabled, or it has
+            a tangent (there is no second derivative).
     """
     arguments = {
         "q": q,
@@ -181,6 +181,7 @@ def chunk_kda_bwd(
         "dt_bias": dt_bias,
         "disable_recompute": disable_recompute,
     }
+    checks.check_no_tangents(contract.BWD, arguments | saved)
     if directly():
         results = _bwd_results(**arguments, **saved)
         return tuple(results[name] for name in _BWD_RESULTS)
@@ -276,6 +277,7 @@ def chunk_kda_bwd_wy_dqkg_fused(
         "chunk_size": chunk_size,
         "chunk_indices": chunk_indices,
     }
+    checks.check_no_tangents(contract.WY, arguments)
     if directly():
         results = _wy_results(**arguments, **options)
         return tuple(results[name] for name in _WY_RESULTS)

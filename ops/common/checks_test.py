@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
+from torch.autograd import forward_ad
 
 from ops.common import checks
 
@@ -151,6 +152,19 @@ class ChecksTest(parameterized.TestCase):
         )
         tensors = [("x", x), ("y", wanted)]
         self._assert_raises(NotImplementedError, message, checks.check_no_gradients, "f", tensors)
+
+    def test_no_tangents(self):
+        x = torch.ones(2)
+        checks.check_no_tangents("f", {"x": x, "n": None, "s": 1.0})
+        with forward_ad.dual_level():
+            arguments = {"x": x, "s": 1.0, "y": forward_ad.make_dual(x, x)}
+            message = (
+                "y: got a tensor with a tangent, but f has no forward-mode derivative; "
+                "allowed: tensors without one"
+            )
+            self._assert_raises(
+                NotImplementedError, message, checks.check_no_tangents, "f", arguments
+            )
 
 
 if __name__ == "__main__":

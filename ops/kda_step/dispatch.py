@@ -76,7 +76,7 @@ def kda_step(
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
         NotImplementedError: a device without an implementation; an argument requires a gradient
-            (there is no backward) and gradients are enabled.
+            and gradients are enabled, or it has a tangent (there is no derivative).
     """
     tensors = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "state": state}
     optional = {"state_indices": state_indices, "A_log": A_log, "dt_bias": dt_bias}
@@ -87,6 +87,7 @@ def kda_step(
     }
     numbers = {"scale": scale, "lower_bound": lower_bound}
     in_place = {"inplace_final_state": inplace_final_state}
+    checks.check_no_tangents(contract.OP, tensors | optional)
     contract.check_types(tensors, optional, flags | in_place, numbers)
     arguments = (*tensors.values(), *optional.values(), *flags.values(), *numbers.values())
     # Tensors on `meta` stand for a device's while pretending; torch's dispatcher would only see
