@@ -110,7 +110,7 @@ def chunk_kda_bwd(
         beta: [B, T, HV], float16, bfloat16 or float32, usually 0 to 1.
         Aqk, Akk: [B, T, HV, chunk_size], dtype of q or float32: row t is token t's row of its
             chunk's matrix. What is above the diagonal is not read.
-        scale: any finite number; None is K^-0.5.
+        scale: any number that float32 holds; None is K^-0.5.
         initial_state: [N, HV, K, V], float32, N the number of sequences; None is zero, and then
             there is no dh0.
         do: [B, T, HV, V], gradient of o, dtype of q (with float32 q, 16-bit ones too).
@@ -244,7 +244,7 @@ def chunk_kda_bwd_wy_dqkg_fused(
         h, dh: [B, NT, HV, K, V], dtype of q: the states before each chunk, the gradients of those
             after it. NT: chunks of a batch row, or of all packed sequences.
         do, dv: [B, T, HV, V], dtype of q: gradients of o and of v_new.
-        scale: any finite number; None is K^-0.5.
+        scale: any number that float32 holds; None is K^-0.5.
         **options: FLA's options at their defaults.
 
     Returns:

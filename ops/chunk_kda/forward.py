@@ -55,7 +55,7 @@ def chunk_kda(
             or less. With use_gate_in_kernel what it is computed from. A step's gate counts as -40
             where it is less, which is a decay of 4e-18.
         beta: [B, T, HV], float16, bfloat16 or float32, usually 0 to 1.
-        scale: any finite number; None is K^-0.5.
+        scale: any number that float32 holds; None is K^-0.5.
         initial_state: [N, HV, K, V], float32, N the number of sequences; None is zero.
         output_final_state: whether to return the last states.
         use_qk_l2norm_in_kernel: whether to divide q and k by their norms, the root of the sum of

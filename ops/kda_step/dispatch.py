@@ -49,7 +49,7 @@ def kda_step(
             what it is computed from.
         beta: [B, HV], float16, bfloat16 or float32, usually 0 to 1, or its logit.
         state: [N, HV, K, V], float32. N is B without state_indices.
-        scale: any finite number; None is K^-0.5.
+        scale: any number that float32 holds; None is K^-0.5.
         state_indices: [B], int32: token b belongs to state[state_indices[b]], so that sequences of
             a batch may come and go. A negative one is padding: nothing is read or written for it,
             o is zero. Tensors on the CPU are checked; elsewhere an index of N or more reads and
