@@ -47,7 +47,7 @@ def chunk_gla_fwd_o_gk(
             matrix, with any scale in it. What is above the diagonal is not read.
         h: [B, NT, HV, K, V], dtype of q or float32. NT: chunks of a batch row, or of all packed
             sequences.
-        scale: any finite number; None is K^-0.5.
+        scale: any number that float32 holds; None is K^-0.5.
         cu_seqlens: [N + 1], int32 or int64, on q's device or the CPU: rows cu_seqlens[n] to
             cu_seqlens[n + 1] - 1 are sequence n, empty ones included; then B is 1. Its values are
             read on the host, see ops.common.chunks.boundaries; under torch.compile the graph breaks
@@ -66,10 +66,11 @@ def chunk_gla_fwd_o_gk(
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
         NotImplementedError: a device without an implementation; an option that FLA has and this
-            function has not; an argument requires a gradient (there is no backward) and gradients
-            are enabled.
+            function has not; an argument requires a gradient and gradients are enabled, or it has
+            a tangent (there is no derivative).
     """
     tensors = {"q": q, "v": v, "g": g, "A": A, "h": h}
+    checks.check_no_tangents(contract.OP, tensors)
     if backend_lib.pretending() or launch_lib.watched():
         # Tensors on `meta` stand for a device's while pretending; torch's dispatcher would only see
         # `meta`. And it would hide from who watches launches what is allocated inside the op.

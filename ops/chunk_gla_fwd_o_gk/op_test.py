@@ -5,6 +5,7 @@ import itertools
 import torch
 from absl.testing import absltest, parameterized
 from torch._subclasses import fake_tensor
+from torch.autograd import forward_ad
 
 from ops.chunk_gla_fwd_o_gk import chunk_gla_fwd_o_gk, reference
 from ops.common import launch
@@ -217,6 +218,17 @@ class CallTest(parameterized.TestCase):
             chunk_gla_fwd_o_gk(**x)
         with torch.no_grad():
             self.assertTrue(torch.equal(chunk_gla_fwd_o_gk(**x), expected))
+
+    def test_tangents_are_refused(self):
+        x = _inputs()
+        chunk_gla_fwd_o_gk(**x)  # a call like an earlier one is no way around
+        message = "^h: got a tensor with a tangent, but chunk_gla_fwd_o_gk has no forward-mode"
+        with forward_ad.dual_level():
+            y = x | {"h": forward_ad.make_dual(x["h"], x["h"])}
+            with self.assertRaisesRegex(NotImplementedError, message):
+                chunk_gla_fwd_o_gk(**y)
+        with self.assertRaisesRegex(NotImplementedError, message):
+            torch.func.jvp(lambda h: chunk_gla_fwd_o_gk(**(x | {"h": h})), (x["h"],), (x["h"],))
 
 
 class RepeatTest(parameterized.TestCase):

@@ -4,7 +4,7 @@ target is for."""
 import torch
 from absl.testing import absltest, parameterized
 from torch._dynamo import utils
-from torch.autograd import graph
+from torch.autograd import forward_ad, graph
 
 from ops import chunk_kda
 from ops.chunk_kda import fwd_reference, training
@@ -277,6 +277,20 @@ class GraphTest(_TestCase):
                 self.assertFalse(result.requires_grad)
         with torch.inference_mode():
             self.assertTrue(chunk_kda.chunk_kda(**x)[0].isfinite().all())
+
+    def test_tangents_are_refused(self):
+        x = calls.on_device(calls.fwd(t=5, gate="softplus"))
+        chunk_kda.chunk_kda(**x)  # a call like an earlier one is no way around
+        with forward_ad.dual_level():
+            for name in _NAMES:
+                y = x | {name: forward_ad.make_dual(x[name], x[name])}
+                message = f"^{name}: got a tensor with a tangent, but chunk_kda has no forward-mode"
+                with self.assertRaisesRegex(NotImplementedError, message):
+                    chunk_kda.chunk_kda(**y)
+            y = calls.on_device(calls.intra(t=5))
+            y["gk"] = forward_ad.make_dual(y["gk"], y["gk"])
+            with self.assertRaisesRegex(NotImplementedError, "^gk: .*, but chunk_kda_fwd_intra"):
+                chunk_kda.chunk_kda_fwd_intra(**y)
 
     def test_watched_calls_have_gradients_too(self):
         x = calls.fwd(t=20, dtype=_HALF, use_qk_l2norm_in_kernel=True)

@@ -142,6 +142,8 @@ _EACH = tuple((contract.BWD, name) for name in _BWD_NAMES) + tuple(
     (contract.WY, name) for name in _WY_NAMES
 )
 
+_NUMBERS = "finite float32 numbers, -3.4028235e+38 to 3.4028235e+38"
+
 
 class _TestCase(parameterized.TestCase):
     def assert_refused(self, kind, message, arguments, check=contract.check_bwd):
@@ -308,8 +310,9 @@ class SharedChecksTest(_TestCase):
         value=(
             ("1", TypeError, "got '1' of type str, allowed: an int or a float"),
             (True, TypeError, "got True of type bool, allowed: an int or a float"),
-            (float("nan"), ValueError, "got nan, allowed: finite numbers"),
-            (float("inf"), ValueError, "got inf, allowed: finite numbers"),
+            (float("nan"), ValueError, f"got nan, allowed: {_NUMBERS}"),
+            (float("inf"), ValueError, f"got inf, allowed: {_NUMBERS}"),
+            (-1e39, ValueError, f"got -1e+39, allowed: {_NUMBERS}"),
         ),
     )
     def test_scale(self, function, value):

@@ -110,7 +110,7 @@ def chunk_kda_bwd(
         beta: [B, T, HV], float16, bfloat16 or float32, usually 0 to 1.
         Aqk, Akk: [B, T, HV, chunk_size], dtype of q or float32: row t is token t's row of its
             chunk's matrix. What is above the diagonal is not read.
-        scale: any finite number; None is K^-0.5.
+        scale: any number that float32 holds; None is K^-0.5.
         initial_state: [N, HV, K, V], float32, N the number of sequences; None is zero, and then
             there is no dh0.
         do: [B, T, HV, V], gradient of o, dtype of q (with float32 q, 16-bit ones too).
@@ -155,8 +155,8 @@ def chunk_kda_bwd(
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
         NotImplementedError: a device without an implementation; an option that FLA has and this
-            function has not; an argument requires a gradient (there is no second derivative) and
-            gradients are enabled.
+            function has not; an argument requires a gradient and gradients are enabled, or it has
+            a tangent (there is no second derivative).
     """
     arguments = {
         "q": q,
@@ -181,6 +181,7 @@ def chunk_kda_bwd(
         "dt_bias": dt_bias,
         "disable_recompute": disable_recompute,
     }
+    checks.check_no_tangents(contract.BWD, arguments | saved)
     if directly():
         results = _bwd_results(**arguments, **saved)
         return tuple(results[name] for name in _BWD_RESULTS)
@@ -243,7 +244,7 @@ def chunk_kda_bwd_wy_dqkg_fused(
         h, dh: [B, NT, HV, K, V], dtype of q: the states before each chunk, the gradients of those
             after it. NT: chunks of a batch row, or of all packed sequences.
         do, dv: [B, T, HV, V], dtype of q: gradients of o and of v_new.
-        scale: any finite number; None is K^-0.5.
+        scale: any number that float32 holds; None is K^-0.5.
         **options: FLA's options at their defaults.
 
     Returns:
@@ -276,6 +277,7 @@ def chunk_kda_bwd_wy_dqkg_fused(
         "chunk_size": chunk_size,
         "chunk_indices": chunk_indices,
     }
+    checks.check_no_tangents(contract.WY, arguments)
     if directly():
         results = _wy_results(**arguments, **options)
         return tuple(results[name] for name in _WY_RESULTS)

@@ -7,6 +7,7 @@ import torch
 from absl.testing import absltest, parameterized
 from torch._dynamo import utils
 from torch._subclasses import fake_tensor
+from torch.autograd import forward_ad
 
 from ops import chunk_kda
 from ops.chunk_kda import contract, dispatch
@@ -246,6 +247,19 @@ class ArgumentsTest(_TestCase):
         with torch.no_grad():
             for result, other in zip(op(**x), expected, strict=True):
                 self.assertTrue(torch.equal(result, other) if other is not None else True)
+
+    @_each(name=("q", "beta", "do"))
+    def test_tangents_are_refused(self, function, name):
+        make, _, op = _FUNCTIONS[function]
+        x = calls.on_device(make(t=5))
+        op(**x)  # a call like an earlier one is no way around
+        message = f"^{name}: got a tensor with a tangent, but {function} has no forward-mode"
+        with forward_ad.dual_level():
+            x[name] = forward_ad.make_dual(x[name], x[name])
+            with self.assertRaisesRegex(NotImplementedError, message):
+                op(**x)
+            with launch.record(), self.assertRaisesRegex(NotImplementedError, message):
+                op(**x)
 
     def test_explain(self):
         x = calls.on_device(calls.bwd(b=2, gate="softplus"))

@@ -55,7 +55,7 @@ def chunk_kda(
             or less. With use_gate_in_kernel what it is computed from. A step's gate counts as -40
             where it is less, which is a decay of 4e-18.
         beta: [B, T, HV], float16, bfloat16 or float32, usually 0 to 1.
-        scale: any finite number; None is K^-0.5.
+        scale: any number that float32 holds; None is K^-0.5.
         initial_state: [N, HV, K, V], float32, N the number of sequences; None is zero.
         output_final_state: whether to return the last states.
         use_qk_l2norm_in_kernel: whether to divide q and k by their norms, the root of the sum of
@@ -95,7 +95,7 @@ def chunk_kda(
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
         NotImplementedError: a device without an implementation; an option that FLA has and this
-            function has not; a second derivative.
+            function has not; a second derivative; a forward-mode one.
     """
     checks.check_options(fwd_contract.FORWARD, options, fwd_contract.OPTIONS)
     checks.check_bool("use_qk_l2norm_in_kernel", use_qk_l2norm_in_kernel)
@@ -103,6 +103,8 @@ def chunk_kda(
     contract.check_tensors({"q": q, "k": k, "v": v, "g": g, "beta": beta})
     if cu_seqlens_cpu is not None:
         cu_seqlens = fwd_contract.on_host(cu_seqlens, cu_seqlens_cpu)
+    given = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "initial_state": initial_state}
+    checks.check_no_tangents(fwd_contract.FORWARD, given | {"A_log": A_log, "dt_bias": dt_bias})
     q, k, v = _autocast(q, k, v)
     if use_qk_l2norm_in_kernel:
         normalise.check_tensors(q, k)
@@ -187,7 +189,7 @@ def chunk_kda_fwd_intra(
 
     Raises:
         As chunk_kda; and NotImplementedError for an argument that requires a gradient while
-        gradients are enabled.
+        gradients are enabled, or has a tangent.
     """
     checks.check_options(fwd_contract.INTRA, options, fwd_contract.INTRA_OPTIONS)
     checks.check_bool("safe_gate", safe_gate)
@@ -205,6 +207,7 @@ def chunk_kda_fwd_intra(
         "chunk_size": chunk_size,
         "disable_recompute": disable_recompute,
     }
+    checks.check_no_tangents(fwd_contract.INTRA, arguments)
     if dispatch.directly():
         results = _intra_results(**arguments)
         return tuple(results[name] for name in _INTRA_RESULTS)

@@ -168,7 +168,7 @@ class ContractTest(absltest.TestCase):
                 "^A_log: got None, allowed: a tensor with use_g",
             ),
             ("safe_gate", "yes", TypeError, "^safe_gate: got 'yes' of type str"),
-            ("scale", math.inf, ValueError, "^scale: got inf, allowed: finite numbers"),
+            ("scale", math.inf, ValueError, "^scale: got inf, allowed: finite float32 numbers"),
             ("lower_bound", "0", TypeError, "^lower_bound: got '0' of type str"),
             ("chunk_size", 16, ValueError, "^chunk_size: got 16, allowed: 32 or 64"),
             (

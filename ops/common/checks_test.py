@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
+from torch.autograd import forward_ad
 
 from ops.common import checks
 
@@ -80,6 +81,8 @@ class ChecksTest(parameterized.TestCase):
         checks.check_choice("n", 32, (32, 64))
         message = "n: got 40, allowed: 32 or 64"
         self._assert_raises(ValueError, message, checks.check_choice, "n", 40, (32, 64))
+        message = "n: got an int of 16610 bits, allowed: 32 or 64"
+        self._assert_raises(ValueError, message, checks.check_choice, "n", 10**5000, (32, 64))
 
     @parameterized.parameters(
         (64.0, "64.0 of type float"),
@@ -105,8 +108,20 @@ class ChecksTest(parameterized.TestCase):
         for value, got in ((True, "True of type bool"), ("1", "'1' of type str")):
             message = f"x: got {got}, allowed: an int or a float"
             self._assert_raises(TypeError, message, checks.check_number, "x", value)
-        for value in (float("nan"), float("inf")):
-            message = f"x: got {value}, allowed: finite numbers"
+        largest = 2.0**128 - 2.0**104
+        self.assertEqual(checks.check_number("x", -largest), -largest)
+        for value, got in (
+            (float("nan"), "nan"),
+            (-float("inf"), "-inf"),
+            (1e39, "1e+39"),
+            (np.nextafter(largest, 1e39), str(np.nextafter(largest, 1e39))),
+            (-(2**128), str(-(2**128))),
+            (10**400, "an int of 1329 bits"),
+            (-(10**5000), "an int of 16610 bits"),
+        ):
+            message = (
+                f"x: got {got}, allowed: finite float32 numbers, -3.4028235e+38 to 3.4028235e+38"
+            )
             self._assert_raises(ValueError, message, checks.check_number, "x", value)
 
     def test_dtype_of(self):
@@ -151,6 +166,19 @@ class ChecksTest(parameterized.TestCase):
         )
         tensors = [("x", x), ("y", wanted)]
         self._assert_raises(NotImplementedError, message, checks.check_no_gradients, "f", tensors)
+
+    def test_no_tangents(self):
+        x = torch.ones(2)
+        checks.check_no_tangents("f", {"x": x, "n": None, "s": 1.0})
+        with forward_ad.dual_level():
+            arguments = {"x": x, "s": 1.0, "y": forward_ad.make_dual(x, x)}
+            message = (
+                "y: got a tensor with a tangent, but f has no forward-mode derivative; "
+                "allowed: tensors without one"
+            )
+            self._assert_raises(
+                NotImplementedError, message, checks.check_no_tangents, "f", arguments
+            )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Every launch of every op goes through `Launch.run`, where tests and tools can wa
 import contextlib
 import ctypes
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ MAX_PROGRAMS = 65535
 
 # Versions of Triton whose kernels for GPUs `Repeated` was run with: it calls them their way.
 _REPEATABLE = ("3.6.0",)
+
+# Triton's interpreter keeps the running program's number, and the functions that stand in for its
+# language, in globals: two threads at once get wrong results.
+_interpreter = threading.RLock()
 
 _recordings: list[list["Launch"]] = []
 
@@ -101,7 +106,8 @@ class Launch:
         if self.backend != backend.CPU_REFERENCE:
             return self.kernel[self.grid](**self.args, **self.constants, **self.options)
         args = {name: _base_only(value) for name, value in self.args.items()}
-        self.kernel[self.grid](**args, **self.constants, **self.options)
+        with _interpreter:
+            self.kernel[self.grid](**args, **self.constants, **self.options)
         return _Interpreted(self)
 
 
@@ -148,7 +154,8 @@ class _Interpreted:
             for name, dtype in self._pointers.items():
                 memory = (ctypes.c_char * dtype.itemsize).from_address(args[name])
                 args[name] = torch.frombuffer(memory, dtype=dtype)
-            self._kernel[grid](**args, **self._options)
+            with _interpreter:
+                self._kernel[grid](**args, **self._options)
 
         return start
 

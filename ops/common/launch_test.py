@@ -1,5 +1,8 @@
 """Tests of ops.common.launch in Triton's interpreter; TRITON_INTERPRET=1 must be set."""
 
+import dataclasses
+import threading
+import time
 import weakref
 from unittest import mock
 
@@ -104,6 +107,37 @@ class LaunchTest(parameterized.TestCase):
         self.assertEqual(planned.programs, 4)
         self.assertEmpty(launches)
         self.assertEqual(y.tolist(), [0.0] * 4)
+
+
+class ThreadsTest(absltest.TestCase):
+    def test_one_launch_at_a_time_in_the_interpreter(self):
+        inside, most = [], []
+
+        class Kernel:
+            arg_names = add_to_each.arg_names
+            __name__ = "add_to_each"
+
+            def __getitem__(self, grid):
+                def start(**arguments):
+                    inside.append(arguments)
+                    most.append(len(inside))
+                    time.sleep(0.005)  # the other threads' turn
+                    inside.pop()
+
+                return start
+
+        def calls():
+            x, y = torch.arange(4.0), torch.zeros(4)
+            first = dataclasses.replace(_launch(x=x, y=y), kernel=Kernel())
+            repeated = launch.Repeated(first, first.run(), ["x_ptr", "y_ptr"])
+            repeated.run([x.data_ptr(), y.data_ptr()], [0, 1])
+
+        threads = [threading.Thread(target=calls) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(most, [1] * 8)
 
 
 class NegativeBitTest(absltest.TestCase):

@@ -64,9 +64,10 @@ def kda_gate_chunk_cumsum(
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
         NotImplementedError: a device without an implementation; an option that FLA has and this
-            function has not; an argument requires a gradient (there is no backward) and gradients
-            are enabled.
+            function has not; an argument requires a gradient and gradients are enabled, or it has
+            a tangent (there is no derivative).
     """
+    checks.check_no_tangents(contract.OP, {"g": g, "A_log": A_log, "dt_bias": dt_bias})
     if backend_lib.pretending() or launch_lib.watched():
         # Tensors on `meta` stand for a device's while pretending; torch's dispatcher would only see
         # `meta`. And it would hide from who watches launches what is allocated inside the op.

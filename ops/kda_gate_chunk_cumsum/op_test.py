@@ -6,6 +6,7 @@ import math
 import torch
 from absl.testing import absltest, parameterized
 from torch._subclasses import fake_tensor
+from torch.autograd import forward_ad
 
 from ops.common import launch
 from ops.kda_gate_chunk_cumsum import kda_gate_chunk_cumsum, reference
@@ -180,6 +181,21 @@ class CallTest(parameterized.TestCase):
             kda_gate_chunk_cumsum(**x)
         with torch.no_grad():
             self.assertTrue(torch.equal(kda_gate_chunk_cumsum(**x), expected))
+
+    def test_tangents_are_refused(self):
+        x = _inputs(gate="softplus")
+        kda_gate_chunk_cumsum(**x)  # a call like an earlier one is no way around
+        message = "^A_log: got a tensor with a tangent, but kda_gate_chunk_cumsum "
+        with forward_ad.dual_level():
+            y = x | {"A_log": forward_ad.make_dual(x["A_log"], x["A_log"])}
+            with self.assertRaisesRegex(NotImplementedError, message):
+                kda_gate_chunk_cumsum(**y)
+        with self.assertRaisesRegex(NotImplementedError, message):
+            torch.func.jvp(
+                lambda A_log: kda_gate_chunk_cumsum(**(x | {"A_log": A_log})),
+                (x["A_log"],),
+                (x["A_log"],),
+            )
 
 
 class RepeatTest(parameterized.TestCase):

@@ -55,6 +55,8 @@ _FLAGS = (
     "allow_neg_eigval",
 )
 
+_NUMBERS = "finite float32 numbers, -3.4028235e+38 to 3.4028235e+38"
+
 
 class CheckTest(parameterized.TestCase):
     def test_needs_no_triton(self):
@@ -113,7 +115,8 @@ class CheckTest(parameterized.TestCase):
     def test_numbers(self, name):
         message = f"{name}: got '1' of type str, allowed: an int or a float"
         self._refused(TypeError, message, **{name: "1"})
-        self._refused(ValueError, f"{name}: got nan, allowed: finite numbers", **{name: np.nan})
+        for number, got in ((np.nan, "nan"), (1e39, "1e+39"), (10**400, "an int of 1329 bits")):
+            self._refused(ValueError, f"{name}: got {got}, allowed: {_NUMBERS}", **{name: number})
 
     @parameterized.parameters("q", "g", "beta")
     def test_dtypes(self, name):

@@ -50,7 +50,7 @@ def kda_step(
             what it is computed from.
         beta: [B, HV], float16, bfloat16 or float32, usually 0 to 1, or its logit.
         state: [N, HV, K, V], float32. N is B without state_indices.
-        scale: any finite number; None is K^-0.5.
+        scale: any number that float32 holds; None is K^-0.5.
         state_indices: [B], int32: token b belongs to state[state_indices[b]], so that sequences of
             a batch may come and go. A negative one is padding: nothing is read or written for it,
             o is zero. Tensors on the CPU are checked; elsewhere an index of N or more reads and
@@ -78,7 +78,7 @@ def kda_step(
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
         NotImplementedError: a device without an implementation; an argument requires a gradient
-            (there is no backward) and gradients are enabled.
+            and gradients are enabled, or it has a tangent (there is no derivative).
     """
     tensors = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "state": state}
     optional = {"state_indices": state_indices, "A_log": A_log, "dt_bias": dt_bias}
@@ -90,6 +90,7 @@ def kda_step(
     }
     numbers = {"scale": scale, "lower_bound": lower_bound}
     in_place = {"inplace_final_state": inplace_final_state}
+    checks.check_no_tangents(contract.OP, tensors | optional)
     contract.check_types(tensors, optional, flags | in_place, numbers)
     arguments = (*tensors.values(), *optional.values(), *flags.values(), *numbers.values())
     # Tensors on `meta` stand for a device's while pretending; torch's dispatcher would only see

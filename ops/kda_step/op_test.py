@@ -3,6 +3,7 @@
 import torch
 from absl.testing import absltest, parameterized
 from torch._subclasses import fake_tensor
+from torch.autograd import forward_ad
 
 from ops.chunk_kda import chunk_kda
 from ops.common import backend, launch
@@ -291,6 +292,19 @@ class CallTest(parameterized.TestCase):
                 kda_step(**x, inplace_final_state=in_place)
         with torch.no_grad():
             self.assertTrue(torch.equal(kda_step(**x)[0], expected[0]))
+
+    def test_tangents_are_refused(self):
+        x = _inputs()
+        kda_step(**x)  # a call like an earlier one is no way around
+        message = "^beta: got a tensor with a tangent, but kda_step has no forward-mode"
+        with forward_ad.dual_level():
+            y = x | {"beta": forward_ad.make_dual(x["beta"], x["beta"])}
+            with self.assertRaisesRegex(NotImplementedError, message):
+                kda_step(**y)
+        with self.assertRaisesRegex(NotImplementedError, message):
+            torch.func.jvp(
+                lambda beta: kda_step(**(x | {"beta": beta})), (x["beta"],), (x["beta"],)
+            )
 
     def test_errors_come_through_torch(self):
         x = _inputs()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ops.common import backend as backend_lib
-from ops.common import calls
+from ops.common import calls, checks
 from ops.common import launch as launch_lib
 from ops.mamba3_siso_fwd import contract, gated, kernel, segments
 from ops.mamba3_siso_fwd import plan as plan_lib
@@ -74,9 +74,12 @@ def mamba3_siso_fwd_kernel(
             what is allowed.
         RuntimeError: CPU tensors without TRITON_INTERPRET=1.
         NotImplementedError: a device or an NPU architecture without an implementation; an argument
-            requires a gradient (there is no backward yet) and gradients are enabled.
+            requires a gradient and gradients are enabled, or has a tangent (no derivative yet).
     """
     tensors = (q, k, v, adt, dt, trap, q_bias, k_bias, angles, d, z)
+    checks.check_no_tangents(
+        "mamba3_siso_fwd_kernel", dict(zip(contract.ARGUMENTS, tensors, strict=True))
+    )
     if backend_lib.pretending() or launch_lib.watched():
         # Tensors on `meta` stand for a device's while pretending; torch's dispatcher would only see
         # `meta`. And it would hide from who watches launches what is allocated inside the op.

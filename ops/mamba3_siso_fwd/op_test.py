@@ -7,6 +7,7 @@ import math
 import torch
 from absl.testing import absltest, parameterized
 from torch._subclasses import fake_tensor
+from torch.autograd import forward_ad
 
 from ops import mamba3_siso_fwd
 from ops.common import backend, launch
@@ -366,6 +367,17 @@ class ContractTest(parameterized.TestCase):
                 call(**x)
             with torch.no_grad():
                 self.assertTrue(torch.equal(call(**x), expected))
+
+    def test_tangents_are_refused(self):
+        x = _on_device(_inputs(s=5))
+        _op(**x)  # a call like an earlier one is no way around
+        message = "^dt: got a tensor with a tangent, but mamba3_siso_fwd_kernel has no forward-mode"
+        with forward_ad.dual_level():
+            y = x | {"dt": forward_ad.make_dual(x["dt"], x["dt"])}
+            with self.assertRaisesRegex(NotImplementedError, message):
+                _op(**y)
+        with self.assertRaisesRegex(NotImplementedError, message):
+            torch.func.jvp(lambda dt: _op(**(x | {"dt": dt})), (x["dt"],), (x["dt"],))
 
 
 class TorchLibraryTest(absltest.TestCase):
