@@ -58,6 +58,17 @@ def check_strided(name: str, tensor: torch.Tensor) -> None:
         raise TypeError(f"{name}: got layout {tensor.layout}, allowed: torch.strided")
 
 
+def check_written(name: str, tensor: torch.Tensor) -> None:
+    """For a tensor that a call changes: raises ValueError for a view with PyTorch's negative or
+    conjugate bit, whose memory holds other values than it shows."""
+    for bit, is_set in (("negative", tensor.is_neg()), ("conjugate", tensor.is_conj())):
+        if is_set:
+            raise ValueError(
+                f"{name}: got a view with PyTorch's {bit} bit, which cannot be written in place; "
+                "allowed: views without it"
+            )
+
+
 def check_range(name: str, value: int, low: int, high: int | None = None) -> None:
     """Raises ValueError unless low <= value <= high (no upper limit when None)."""
     if value < low or (high is not None and value > high):

@@ -66,6 +66,16 @@ class ChecksTest(parameterized.TestCase):
         x = torch.zeros(2, 2).to_sparse()
         self._assert_raises(TypeError, message, checks.check_strided, "x", x)
 
+    def test_written(self):
+        x = torch.ones(2, dtype=torch.complex64)
+        checks.check_written("x", x)
+        for bit, view in (("conjugate", x.conj()), ("negative", x.conj().imag)):
+            message = (
+                f"x: got a view with PyTorch's {bit} bit, which cannot be written in place; "
+                "allowed: views without it"
+            )
+            self._assert_raises(ValueError, message, checks.check_written, "x", view)
+
     def test_range(self):
         for value in (1, 4, 9):
             checks.check_range("n", value, 1, 9)

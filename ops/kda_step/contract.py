@@ -49,6 +49,8 @@ def check_types(
             checks.check_strided(name, checks.check_tensor(name, value))
     for name, flag in flags.items():
         checks.check_bool(name, flag)
+    if flags["inplace_final_state"]:
+        checks.check_written("state", checks.check_tensor("state", tensors["state"]))
     for name, number in numbers.items():
         if number is not None:
             checks.check_number(name, number)

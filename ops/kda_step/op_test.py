@@ -293,6 +293,17 @@ class CallTest(parameterized.TestCase):
         with torch.no_grad():
             self.assertTrue(torch.equal(kda_step(**x)[0], expected[0]))
 
+    def test_lazy_views_are_not_written(self):
+        x = _inputs()
+        pairs = torch.view_as_complex(torch.stack((x["state"], -x["state"]), dim=-1))
+        for bit, view in (("negative", pairs.conj().imag), ("conjugate", pairs.conj())):
+            with self.assertRaisesRegex(ValueError, f"^state: got a view with PyTorch's {bit} bit"):
+                kda_step(**(x | {"state": view}), inplace_final_state=True)
+        # A state that is only read may be such a view.
+        y = x | {"state": torch._neg_view(-x["state"])}
+        for found, expected in zip(kda_step(**y), kda_step(**x), strict=True):
+            self.assertTrue(torch.equal(found, expected))
+
     def test_tangents_are_refused(self):
         x = _inputs()
         kda_step(**x)  # a call like an earlier one is no way around
