@@ -26,6 +26,10 @@ def _on_cuda(output: str, gate: str, limit: float, measured: float, reason: str)
     return cases.Waiver(output, gate, limit, measured, "2026-12-01", reason, ("cuda",))
 
 
+def _on_npus(output: str, gate: str, limit: float, measured: float, reason: str) -> cases.Waiver:
+    return cases.Waiver(output, gate, limit, measured, "2026-12-01", reason, common.NPUS)
+
+
 _FEW_SUMS = "Few sums that cancel, as in chunk_kda_bwd's slice_softplus."
 
 
@@ -42,6 +46,15 @@ _WAIVERS = {
         _anywhere("dA_log", "G1 norm", 4.5e-3, 2.956e-3, _FEW_SUMS),
         _anywhere("dA_log", "G2 worst block", 4.5e-3, 2.956e-3, _FEW_SUMS),
         _on_cuda("dA_log", "G3 scaled max", 2.5e-3, 1.629e-3, _FEW_SUMS),
+        # Twice what r reaches.
+        _on_npus(
+            "dg",
+            "G2 worst block",
+            0.0286,
+            0.02342,
+            "The block is what is left of sums over its chunk that cancel; kernels for NPUs round "
+            "elsewhere than r.",
+        ),
     ),
     (TRAIN, "everything_fp32"): (
         _anywhere("dA_log", "G1 norm", 6.4e-6, 4.278e-6, _FEW_SUMS),
