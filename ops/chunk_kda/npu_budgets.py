@@ -21,7 +21,7 @@ def vector(*names: str) -> tuple[budgets.Budget, ...]:
 def mixed(syncs: Mapping[str, tuple[int, int]]) -> tuple[budgets.Budget, ...]:
     """Of kernels with matrix products. syncs: of each, signals between cube and vector cores on
     arch32 and on arch35."""
-    found = []
+    found: list[budgets.Budget] = []
     for name, (on_arch32, on_arch35) in syncs.items():
         found += (
             budgets.Budget(
