@@ -115,6 +115,22 @@ class CheckTest(parameterized.TestCase):
             self.assertRegex(text, "Simulated launches of one call .estimate, no measurement")
             self.assertIn("kcycles (estimate)", text)
 
+    def test_a_simulator_leaves_out_what_is_not_compiled(self):
+        device = mock.Mock(spec=devices.Simulator, architecture="arch32")
+        device.name = "npu-arch32-sim"
+        folders = {"sum": ["there"], "scan": []}
+        self.enter_context(
+            mock.patch.object(selection, "compile_folders", lambda names, _: folders[names[0]])
+        )
+        self.assertEqual(check._compiled_for(device, ["scan", "sum"]), ["sum"])
+        device.use_compiled.assert_called_once_with("there")
+        for op, names in ((None, ["scan"]), (["scan", "sum"], ["scan", "sum"])):
+            with (
+                flagsaver.flagsaver(op=op),
+                self.assertRaisesRegex(app.UsageError, "of scan is not here; .* //ops/"),
+            ):
+                check._compiled_for(device, names)
+
     def test_cases_that_are_too_large_are_left_out_unless_asked_for(self):
         device = devices.get("npu-arch32-sim")
         self.enter_context(mock.patch.object(devices.Simulator, "MAX_FLOPS", 2e7))

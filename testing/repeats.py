@@ -6,8 +6,10 @@ from typing import Any, TypeVar
 from unittest import mock
 
 import torch
+from absl.testing import parameterized
 
 from ops.common import launch
+from testing import unit
 
 _Result = TypeVar("_Result")
 
@@ -15,6 +17,19 @@ _Result = TypeVar("_Result")
 def supported(device: str) -> bool:
     """Whether calls on that device are repeated at all."""
     return launch.repeatable(torch.empty(0, device=device))
+
+
+class TestCase(parameterized.TestCase):
+    """Tests of repeated calls, on the device that the target is for.
+
+    Skipped where each call is planned, on NPUs and with a Triton that launch.Repeated was not run
+    with: nothing is repeated there that could go wrong.
+    """
+
+    def setUp(self):
+        super().setUp()
+        if not supported(unit.DEVICE.torch_device):
+            self.skipTest("each call is planned on this device")
 
 
 def planned(call: Callable[[Any], _Result], x: Any) -> _Result:

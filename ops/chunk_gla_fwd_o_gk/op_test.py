@@ -231,13 +231,8 @@ class CallTest(parameterized.TestCase):
             torch.func.jvp(lambda h: chunk_gla_fwd_o_gk(**(x | {"h": h})), (x["h"],), (x["h"],))
 
 
-class RepeatTest(parameterized.TestCase):
+class RepeatTest(repeats.TestCase):
     """A call like an earlier one is neither checked nor planned again (ops.common.calls)."""
-
-    def setUp(self):
-        super().setUp()
-        if not repeats.supported(_DEVICE):
-            self.skipTest("each call is planned on this device")
 
     def _call(self, x):
         return chunk_gla_fwd_o_gk(**x)

@@ -6,7 +6,6 @@ from unittest import mock
 import torch
 from absl.testing import absltest, parameterized
 
-from ops import chunk_kda
 from ops.chunk_kda import dispatch, training
 from ops.chunk_kda import test_calls as calls
 from ops.common import backend
@@ -16,21 +15,12 @@ from testing import repeats
 _HALF = torch.float16
 
 
-def _intra(**options):
-    x = calls.fwd(**{"states": False, "t": 40} | options)
-    return {name: x[name] for name in ("q", "k", "v", "beta")} | {
-        "gk": x["g"].cumsum(1),
-        "cu_seqlens": x.get("cu_seqlens"),
-        "scale": x.get("scale"),
-        "chunk_size": x.get("chunk_size", 64),
-        "disable_recompute": x.get("disable_recompute", False),
-    }
+def _intra(disable_recompute=False, **options):
+    return calls.intra(**options) | {"disable_recompute": disable_recompute}
 
 
 def _call_intra(arguments):
-    results = chunk_kda.chunk_kda_fwd_intra(**calls.on_device(arguments))
-    names = ("w", "u", "qg", "kg", "Aqk", "Akk")
-    return {name: x for name, x in zip(names, results, strict=True) if x is not None}
+    return {name: x for name, x in calls.call_intra(arguments).items() if x is not None}
 
 
 _FUNCTIONS = {
@@ -42,11 +32,9 @@ _FUNCTIONS = {
 _PACKED = {"t": 40, "cu_seqlens": (0, 17, 17, 36)}
 
 
-class RepeatTest(parameterized.TestCase):
+class RepeatTest(repeats.TestCase):
     def setUp(self):
         super().setUp()
-        if not repeats.supported(calls.DEVICE):
-            self.skipTest("each call is planned on this device")
         # What other tests called would hide that two calls are taken for one.
         self.enterContext(mock.patch.object(dispatch, "_calls", repeated_calls.Calls()))
 

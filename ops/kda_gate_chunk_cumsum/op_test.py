@@ -198,13 +198,8 @@ class CallTest(parameterized.TestCase):
             )
 
 
-class RepeatTest(parameterized.TestCase):
+class RepeatTest(repeats.TestCase):
     """A call like an earlier one is neither checked nor planned again (ops.common.calls)."""
-
-    def setUp(self):
-        super().setUp()
-        if not repeats.supported(_DEVICE):
-            self.skipTest("each call is planned on this device")
 
     def _call(self, x):
         return kda_gate_chunk_cumsum(**x)

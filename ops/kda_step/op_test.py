@@ -351,13 +351,8 @@ class CallTest(parameterized.TestCase):
             self.assertFalse(torch.equal(state, kept))
 
 
-class RepeatTest(parameterized.TestCase):
+class RepeatTest(repeats.TestCase):
     """A call like an earlier one is neither checked nor planned again (ops.common.calls)."""
-
-    def setUp(self):
-        super().setUp()
-        if not repeats.supported(_DEVICE):
-            self.skipTest("each call is planned on this device")
 
     def _call(self, x):
         x = x | {"state": x["state"].clone()}
@@ -399,17 +394,17 @@ class RepeatTest(parameterized.TestCase):
         self._call(_inputs(**first))
         self.assert_same(self._call(x), expected)
 
-    def test_indices_on_the_host_are_checked_each_time(self):
-        x = _inputs(n=5, indices=(3, -1, 0))
-        if x["state_indices"].device.type != "cpu":
-            self.skipTest("those of a device are not read")
-        self._call(x)
-        with self.assertRaisesRegex(ValueError, r"^state_indices\[1\]: got 5, allowed"):
-            self._call(x | {"state_indices": torch.tensor([3, 5, 0], dtype=torch.int32)})
-        x["inplace_final_state"] = True
-        self._call(x)
-        with self.assertRaisesRegex(ValueError, r"^state_indices\[2\]: got 3, which"):
-            self._call(x | {"state_indices": torch.tensor([3, -1, 3], dtype=torch.int32)})
+    if not unit.DEVICE.is_accelerator:  # those of a device are not read
+
+        def test_indices_on_the_host_are_checked_each_time(self):
+            x = _inputs(n=5, indices=(3, -1, 0))
+            self._call(x)
+            with self.assertRaisesRegex(ValueError, r"^state_indices\[1\]: got 5, allowed"):
+                self._call(x | {"state_indices": torch.tensor([3, 5, 0], dtype=torch.int32)})
+            x["inplace_final_state"] = True
+            self._call(x)
+            with self.assertRaisesRegex(ValueError, r"^state_indices\[2\]: got 3, which"):
+                self._call(x | {"state_indices": torch.tensor([3, -1, 3], dtype=torch.int32)})
 
     def test_errors_of_a_call_that_is_nearly_like_an_earlier_one(self):
         x = _inputs()
